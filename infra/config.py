@@ -1,0 +1,177 @@
+"""Settings: one frozen object, from `CORRAL_*` and `corral.toml`.
+
+Owns: every setting's name, unit, default and bounds, and where its value came from. The command line overrides by
+setting `CORRAL_*` for the parts it starts.
+Never: reads settings a second time; the composition roots load once and hand values on.
+"""
+
+import difflib
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+
+from infra.errors import ConfigError
+
+PREFIX = "CORRAL_"
+FILE_NAME = "corral.toml"
+NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$"
+
+Seconds = Annotated[float, Field(gt=0)]
+Positive = Annotated[int, Field(gt=0)]
+Port = Annotated[int, Field(ge=0, le=65535)]
+
+
+def default_data_dir() -> Path:
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "corral"
+
+
+class Settings(BaseModel):
+    """Effective settings. Names are those of `corral.toml`; in the environment `CORRAL_` + upper case."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    # the house
+    redis_url: str = Field("", description="redis://[:password@]host:port/db of the broker; empty: `up` starts its own")
+    data_dir: Path = Field(default_factory=default_data_dir, description="logs, broker data, assembled models")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level that is logged")
+    log_format: Literal["auto", "json", "text"] = Field("auto", description="auto: text on a terminal, JSON elsewhere")
+
+    # the API
+    host: str = Field("127.0.0.1", description="address the API listens on; anything but loopback needs api_keys")
+    port: Port = Field(8000, description="port of the API")
+    api_keys: SecretStr = Field(SecretStr(""), description="name:key,name:key; who may ask")
+    body_limit_bytes: Positive = Field(32 * 1024 * 1024, description="largest request body")
+    body_timeout_s: Seconds = Field(60, description="longest time a body may take to arrive")
+    wait_anonymous_s: Seconds = Field(30, description="longest wait of a caller without identity, then 503")
+    wait_identified_s: Seconds = Field(600, description="longest wait of an identified agent")
+    early_commit_s: Seconds = Field(20, description="an identified agent's wait after which its stream is opened")
+    ping_interval_s: Seconds = Field(10, description="a ping after this long without an event")
+    heartbeat_interval_s: Seconds = Field(60, description="an empty message_delta after this long without content")
+    count_timeout_ms: Positive = Field(300, description="longest wait for an exact token count, then an estimate")
+    default_level: int = Field(5, ge=0, le=9, description="priority of a request without X-Priority")
+    queue_limit: Positive = Field(64, description="queued jobs a worker's line may hold, then 529")
+    load_bound: float = Field(1.25, ge=1, description="a worker takes new conversations up to this times the mean load")
+    home_lifetime_s: Seconds = Field(3600, description="how long a conversation's home is remembered after its last use")
+    flower_host: str = Field("127.0.0.1", description="address Flower listens on")
+    flower_port: Port = Field(5555, description="port of Flower")
+    flower_password: SecretStr = Field(SecretStr(""), description="user:password for Flower; needed off loopback")
+
+    # a worker
+    worker_name: str = Field("w1", pattern=NAME_PATTERN, description="name of this worker; stable over restarts")
+    gpu: str = Field("", pattern=r"^(|none|\d+(,\d+)*)$", description="cards of this worker's engine, as 0 or 0,1")
+    model: str = Field("demo", description="path of a GGUF file, demo, or hf:REPO[:QUANT]")
+    model_name: str = Field("", description="name under which the model is served; empty: from the file")
+    slots: Positive = Field(4, le=256, description="requests an engine serves at once")
+    context_tokens: Positive = Field(32768, description="window of each slot")
+    threads: int = Field(0, ge=0, description="engine threads; 0: cores less one, shared among workers of `up`")
+    engine_args: str = Field("", description="further llama-server flags, as one string")
+    llama_server: str = Field("", description="llama-server binary, or `embedded`; empty: PATH, else the embedded one")
+    engine_start_timeout_s: Seconds = Field(600, description="longest time a model may take to load")
+    first_token_timeout_s: Seconds = Field(600, description="longest time without progress before the first token")
+    between_tokens_timeout_s: Seconds = Field(120, description="longest silence of the engine between two tokens")
+    answer_timeout_s: Seconds = Field(3600, description="longest time an answer may take in all")
+    overflow_reserve_tokens: int = Field(-1, ge=-1, description="window kept for compaction; -1: 1/16, at most 4096")
+    delta_batch_ms: int = Field(8, ge=0, le=1000, description="deltas that come within this time travel together")
+    lease_lifetime_s: Seconds = Field(5, description="a worker silent for this long is dead")
+    lease_renew_s: Seconds = Field(1, description="how often a worker says that it lives")
+    drain_s: Seconds = Field(30, description="how long running answers may go on when a part is stopped")
+
+    @field_validator("data_dir")
+    @classmethod
+    def _expand(cls, value: Path) -> Path:
+        return value.expanduser().absolute()
+
+    @property
+    def reserve_tokens(self) -> int:
+        """Tokens of the window that a normal prompt may not use, so that a compaction request still fits."""
+        if self.overflow_reserve_tokens >= 0:
+            return self.overflow_reserve_tokens
+        return min(4096, self.context_tokens // 16)
+
+
+class Loaded(BaseModel):
+    """Settings with the source of each: `default`, the file's path, or the variable's name."""
+
+    model_config = ConfigDict(frozen=True)
+
+    settings: Settings
+    sources: dict[str, str]
+
+
+# Variables with our prefix that are no settings: they speak to the tests or to a single command.
+NOT_SETTINGS = frozenset({"CORRAL_CONFIG", "CORRAL_TEST_REQUIRE_ALL"})
+
+
+def load(environ: Mapping[str, str] | None = None, file: Path | None = None) -> Loaded:
+    """Settings from `file` (else $CORRAL_CONFIG, else ./corral.toml if there), then the environment over it.
+
+    Raises ConfigError that names the key, its source and what is allowed.
+    """
+    environ = os.environ if environ is None else environ
+    values, sources = _from_file(_file(environ, file))
+    for name, value in sorted(environ.items()):
+        if name.startswith(PREFIX) and name not in NOT_SETTINGS:
+            key = name.removeprefix(PREFIX).lower()
+            values[key], sources[key] = value, name
+    unknown = sorted(set(values) - set(Settings.model_fields))
+    if unknown:
+        raise ConfigError(f"{sources[unknown[0]]}: unknown setting `{unknown[0]}`{_nearest(unknown[0])}")
+    try:
+        settings = Settings(**values)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        key = str(first["loc"][0])
+        raise ConfigError(f"{sources.get(key, key)}: `{key}`: {first['msg'].lower()}") from None
+    return Loaded(settings=settings, sources={key: sources.get(key, "default") for key in Settings.model_fields})
+
+
+def environment(settings: Settings, **changes: Any) -> dict[str, str]:
+    """The `CORRAL_*` variables that make another process load exactly these settings, with `changes` over them."""
+    values = {key: getattr(settings, key) for key in Settings.model_fields} | changes
+    return {PREFIX + key.upper(): _as_text(value) for key, value in values.items()}
+
+
+def api_keys(settings: Settings) -> dict[str, str]:
+    """name -> key. Raises ConfigError that shows the form, never the key."""
+    keys: dict[str, str] = {}
+    for number, entry in enumerate(filter(None, re.split(r"[,\n]", settings.api_keys.get_secret_value())), 1):
+        name, colon, key = (part.strip() for part in entry.partition(":"))
+        if not (name and colon and key):
+            raise ConfigError(f"CORRAL_API_KEYS: entry {number} is not of the form name:key")
+        if name in keys:
+            raise ConfigError(f"CORRAL_API_KEYS: the name `{name}` stands twice")
+        keys[name] = key
+    return keys
+
+
+def _file(environ: Mapping[str, str], file: Path | None) -> Path | None:
+    named = file or (Path(environ["CORRAL_CONFIG"]) if environ.get("CORRAL_CONFIG") else None)
+    if named is not None:
+        if not named.is_file():
+            raise ConfigError(f"{named}: no such file")
+        return named
+    return Path(FILE_NAME) if Path(FILE_NAME).is_file() else None
+
+
+def _from_file(file: Path | None) -> tuple[dict[str, Any], dict[str, str]]:
+    if file is None:
+        return {}, {}
+    try:
+        values = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{file}: {error}") from None
+    return values, dict.fromkeys(values, str(file))
+
+
+def _as_text(value: Any) -> str:
+    return value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+
+
+def _nearest(key: str) -> str:
+    near = difflib.get_close_matches(key, Settings.model_fields, n=1)
+    return f"; did you mean `{near[0]}`?" if near else ""

@@ -1,0 +1,84 @@
+"""The names of every key that Corral keeps in Redis.
+
+Owns: the key layout. Celery's own lists are named by `queue` and `level_list`; all others start with `corral:`.
+Never: a value, a client, a time to live.
+
+    corral:job:<job>            hash    the record: the truth about one request
+    corral:line:<worker>        zset    queued jobs of a worker; score = level * 10^12 + arrival number
+    corral:running:<worker>     hash    job -> incarnation that claimed it
+    corral:stream:<job>         stream  deltas, ids <attempt>-<seq>
+    corral:wake:<api>           stream  tells an API process that it follows one stream more
+    corral:control:<worker>     stream  cancellations for a worker
+    corral:lease:<worker>       string  WorkerInfo, 5 s to live
+    corral:workers              zset    every worker seen lately; score = last beat, broker's clock
+    corral:homes:<worker>       zset    conversations at home there; score = last use
+    corral:home:<conversation>  string  its worker
+    corral:count:<model>        list    requests to count, popped by the counting threads
+    corral:overflow:<session>   string  this session met the window lately: its next request may use the reserve
+    corral:arrivals             counter arrival numbers
+    corral:lock:<name>          string  a lock with an owner and a time limit
+    llm.<worker>[\\x06\\x16<level>]  list  Celery's tickets
+"""
+
+SEPARATOR = "\x06\x16"
+ARRIVALS = "corral:arrivals"
+WORKERS = "corral:workers"
+LEVEL_WEIGHT = 10**12
+
+
+def job(job_id: str) -> str:
+    return f"corral:job:{job_id}"
+
+
+def line(worker: str) -> str:
+    return f"corral:line:{worker}"
+
+
+def running(worker: str) -> str:
+    return f"corral:running:{worker}"
+
+
+def stream(job_id: str) -> str:
+    return f"corral:stream:{job_id}"
+
+
+def wake(api: str) -> str:
+    return f"corral:wake:{api}"
+
+
+def control(worker: str) -> str:
+    return f"corral:control:{worker}"
+
+
+def lease(worker: str) -> str:
+    return f"corral:lease:{worker}"
+
+
+def homes(worker: str) -> str:
+    return f"corral:homes:{worker}"
+
+
+def home(conversation: str) -> str:
+    return f"corral:home:{conversation}"
+
+
+def count(model: str) -> str:
+    return f"corral:count:{model}"
+
+
+def overflow(session: str) -> str:
+    return f"corral:overflow:{session}"
+
+
+def lock(name: str) -> str:
+    return f"corral:lock:{name}"
+
+
+def queue(worker: str) -> str:
+    """The Celery queue of a worker; a dot, because ':' inside a name breaks level 0 with some separators."""
+    return f"llm.{worker}"
+
+
+def level_list(worker: str, level: int) -> str:
+    """The Redis list in which kombu keeps one level of a worker's queue."""
+    return queue(worker) if level == 0 else f"{queue(worker)}{SEPARATOR}{level}"
