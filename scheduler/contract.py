@@ -275,7 +275,10 @@ class SlotInfo(Frozen):
 
 
 class WorkerInfo(Frozen):
-    """What a worker's lease says of itself, renewed each second. A new process is a new `incarnation`."""
+    """What a worker's lease says of itself, renewed each second. A new process is a new `incarnation`.
+
+    `context_tokens` is the window of a slot, `prompt_limit_tokens` what a normal prompt may use of it.
+    """
 
     version: int = CONTRACT_VERSION
     name: str
@@ -285,6 +288,7 @@ class WorkerInfo(Frozen):
     model: str = ""
     model_hash: str = ""
     context_tokens: int = 0
+    prompt_limit_tokens: int = 0
     slots: tuple[SlotInfo, ...] = ()
     vision: bool = False
     gpu: str = ""

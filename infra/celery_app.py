@@ -1,0 +1,86 @@
+"""The one Celery configuration, shared by producer, worker and Flower.
+
+Owns: broker options, the ten levels, what Flower may show; and starting Flower on this configuration.
+Never: tasks; a worker registers its own.
+
+Levels and separator must be the same everywhere or whole levels go unread, so nobody else sets them.
+"""
+
+import sys
+
+from celery import Celery
+
+from infra import config, keys
+from infra.errors import ConfigError, CorralError
+from infra.redis_client import checked
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def build(settings: config.Settings) -> Celery:
+    """A Celery application on `settings.redis_url`. Raises ConfigError when that is missing."""
+    app = Celery("corral", broker=checked(settings.redis_url), set_as_current=False)
+    app.conf.update(
+        broker_transport_options={
+            "priority_steps": list(range(10)),
+            "sep": keys.SEPARATOR,
+            "queue_order_strategy": "priority",
+            "socket_timeout": 2,
+            "socket_connect_timeout": 2,
+            "socket_keepalive": True,
+            "health_check_interval": 5,
+        },
+        broker_connection_retry_on_startup=True,
+        broker_connection_max_retries=None,
+        broker_channel_error_retry=True,  # a failover answers READONLY for a while
+        broker_pool_limit=16,
+        task_acks_late=False,  # the record is the truth; see decision 0002
+        worker_disable_prefetch=True,
+        worker_prefetch_multiplier=1,
+        worker_disable_rate_limits=True,
+        worker_hijack_root_logger=False,
+        worker_redirect_stdouts=False,
+        task_ignore_result=True,
+        task_default_priority=5,  # an unset priority would be 0, the most urgent
+        task_create_missing_queues=True,
+        task_serializer="json",
+        accept_content=["json"],
+        worker_send_task_events=True,  # Flower knows only what it heard of
+        task_send_sent_event=False,
+    )
+    return app
+
+
+def run_flower(settings: config.Settings) -> None:
+    """Serve Flower until a signal comes. Raises ConfigError for an open address without a password."""
+    password = settings.flower_password.get_secret_value()
+    if settings.flower_host not in LOOPBACK and not password:
+        raise ConfigError("CORRAL_FLOWER_PASSWORD: needed as user:password when Flower listens beyond loopback")
+    if password and ":" not in password:
+        raise ConfigError("CORRAL_FLOWER_PASSWORD: must be of the form user:password")
+    arguments = [
+        "flower",
+        f"--address={settings.flower_host}",
+        f"--port={settings.flower_port}",
+        "--read_only=True",
+        "--persistent=False",
+        "--max_tasks=2000",
+        "--tasks_columns=name,uuid,state,args,received,started,runtime,worker",
+    ]
+    if password:
+        arguments.append(f"--basic_auth={password}")
+    build(settings).start(arguments)
+
+
+def main() -> int:
+    """`python -m infra.celery_app flower`: Flower as a process of its own."""
+    try:
+        run_flower(config.load().settings)
+    except (CorralError, OSError) as error:
+        print(f"error: flower: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

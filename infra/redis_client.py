@@ -1,0 +1,75 @@
+"""Clients of the broker, and the border where its errors become ours.
+
+Owns: time limits, retries and pool sizes of every Redis connection outside Celery.
+Never: a key or a command.
+
+redis-py 8 retries a timed-out command and caps its pools; both defaults are set here on purpose: few retries (all of
+our writes may be applied twice without harm) and pools that make a caller wait, not fail.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import redis
+import redis.asyncio
+from redis.backoff import ExponentialBackoff
+from redis.retry import Retry
+
+from infra.errors import BrokerDown, ConfigError
+
+COMMAND_TIMEOUT_S = 2.0
+BLOCK_MS = 1000  # below every socket timeout: a longer BLOCK never returns cleanly with redis-py 8
+READ_TIMEOUT_S = 4.0
+POOL_WAIT_S = 2.0
+
+
+def async_client(url: str, *, connections: int = 32, timeout_s: float = COMMAND_TIMEOUT_S) -> redis.asyncio.Redis:
+    """A client for one event loop. Its commands fail within about `timeout_s` times two."""
+    pool = redis.asyncio.BlockingConnectionPool.from_url(
+        checked(url),
+        max_connections=connections,
+        timeout=POOL_WAIT_S,
+        socket_timeout=timeout_s,
+        socket_connect_timeout=COMMAND_TIMEOUT_S,
+        socket_keepalive=True,
+        retry=redis.asyncio.retry.Retry(ExponentialBackoff(cap=0.2, base=0.05), 1),
+    )
+    return redis.asyncio.Redis(connection_pool=pool)
+
+
+def sync_client(url: str, *, connections: int = 32, timeout_s: float = COMMAND_TIMEOUT_S) -> redis.Redis:
+    """A client that threads share. Its commands fail within about `timeout_s` times two."""
+    pool = redis.BlockingConnectionPool.from_url(
+        checked(url),
+        max_connections=connections,
+        timeout=POOL_WAIT_S,
+        socket_timeout=timeout_s,
+        socket_connect_timeout=COMMAND_TIMEOUT_S,
+        socket_keepalive=True,
+        retry=Retry(ExponentialBackoff(cap=0.2, base=0.05), 1),
+    )
+    return redis.Redis(connection_pool=pool)
+
+
+def checked(url: str) -> str:
+    """The URL itself; raises ConfigError when it is empty or not one of Redis."""
+    if not url:
+        raise ConfigError("CORRAL_REDIS_URL: not set; `corral up` starts a broker, or name one as redis://HOST:PORT/0")
+    if not url.startswith(("redis://", "rediss://", "unix://")):
+        raise ConfigError("CORRAL_REDIS_URL: must begin with redis://, rediss:// or unix://")
+    return url
+
+
+@contextmanager
+def broker_errors() -> Iterator[None]:
+    """Everything that goes wrong between us and Redis leaves this block as BrokerDown."""
+    try:
+        yield
+    except (redis.RedisError, OSError, TimeoutError) as error:
+        raise BrokerDown(f"the broker does not answer ({type(error).__name__})", retry_after_s=5) from error
+
+
+def script(name: str, folder: Path) -> str:
+    """The text of `folder/name.lua`."""
+    return (folder / f"{name}.lua").read_text(encoding="utf-8")

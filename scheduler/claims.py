@@ -1,0 +1,84 @@
+"""Claiming jobs and holding them, from the worker's side.
+
+Owns: taking the best job of this worker's line, the lease that keeps worker and jobs alive, and cancellations.
+Never: an engine, a slot, a delta.
+"""
+
+from collections.abc import Sequence
+
+from redis import Redis
+
+from infra import keys
+from infra.redis_client import BLOCK_MS, broker_errors
+from scheduler import scripts
+from scheduler.contract import ClaimedJob, Kind, WorkerInfo
+
+RUNNING_LIFETIME_MS = 120_000  # renewed with each beat; long enough to outlive a frozen broker
+SIBLINGS_LOOKED_AT = 64
+
+
+class Claims:
+    """This worker's hold on its line. All methods raise BrokerDown when Redis does not answer."""
+
+    def __init__(self, redis: Redis, reader: Redis, worker: str, incarnation: str) -> None:
+        """`reader` serves blocking reads; its socket timeout must exceed BLOCK_MS."""
+        self._redis = redis
+        self._reader = reader
+        self._worker = worker
+        self._incarnation = incarnation
+        self._claim = redis.register_script(scripts.text("claim"))
+        self._beat = redis.register_script(scripts.text("beat"))
+        self._seen = "$"
+
+    def claim(self) -> ClaimedJob | None:
+        """The best job of the line, now running here; None when the line is empty."""
+        names = [keys.line(self._worker), keys.running(self._worker)]
+        arguments = [self._worker, self._incarnation, keys.LEVEL_WEIGHT, RUNNING_LIFETIME_MS, keys.job("")]
+        with broker_errors():
+            found = self._claim(names, [*arguments, SIBLINGS_LOOKED_AT])
+        if found is None:
+            return None
+        job_id, attempt, level, agent, conversation, kind, queue_ms, reserve, body = found
+        return ClaimedJob(
+            id=job_id.decode(),
+            attempt=attempt,
+            level=level,
+            agent=agent.decode(),
+            conversation=conversation.decode(),
+            kind=Kind(kind.decode()),
+            queue_ms=queue_ms,
+            may_use_reserve=bool(reserve),
+            body=body,
+        )
+
+    def beat(self, info: WorkerInfo, lifetime_ms: int, running: Sequence[str]) -> dict[str, str] | None:
+        """Renew lease and running jobs. Returns job -> state of each, or None if another process has our name."""
+        names = [keys.lease(self._worker), keys.WORKERS]
+        for job_id in running:
+            names += [keys.job(job_id), keys.stream(job_id)]
+        arguments = [self._worker, self._incarnation, info.model_dump_json(), lifetime_ms, RUNNING_LIFETIME_MS]
+        with broker_errors():
+            answer = self._beat(names, arguments)
+        if answer[0] == 0:
+            return None
+        return dict(zip(running, (state.decode() for state in answer[1:]), strict=True))
+
+    def leave(self) -> None:
+        """Give the lease back, so that nobody waits for it to run out."""
+        with broker_errors():
+            self._redis.delete(keys.lease(self._worker))
+            self._redis.zrem(keys.WORKERS, self._worker)
+
+    def cancellations(self) -> list[str]:
+        """Jobs to stop, as they are cancelled; waits up to BLOCK_MS. From the first call on none is missed."""
+        name = keys.control(self._worker)
+        with broker_errors():
+            if self._seen == "$":
+                newest = self._reader.xrevrange(name, count=1)
+                self._seen = newest[0][0].decode() if newest else "0"
+            answer = self._reader.xread({name: self._seen}, block=BLOCK_MS, count=100)
+        entries = answer[0][1] if answer else []
+        if entries:
+            self._seen = entries[-1][0].decode()
+        return [fields[b"job"].decode() for _, fields in entries]
+

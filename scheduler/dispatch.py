@@ -1,0 +1,115 @@
+"""The middle of the line: view -> admit -> place -> reserve -> enqueue -> follow.
+
+Owns: the life of one job as its API process sees it. Entering `submit` puts the job into a line, leaving it gives
+everything back: a job that has not ended is cancelled, one that has is forgotten.
+Never: HTTP, an engine, how deltas look to a client.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import structlog
+
+from infra import keys
+from infra.errors import BrokerDown, NoWorker
+from scheduler.contract import ClusterView, Delta, Failed, Finished, JobSpec, WorkerInfo
+from scheduler.follow import Feed, Follower
+from scheduler.jobs import Jobs
+from scheduler.membership import Membership
+from scheduler.policy import admission, placement
+from scheduler.queue import Tickets
+
+log = structlog.get_logger(__name__)
+USUAL_ANSWER_S = 10.0
+SMOOTHING = 0.2
+
+
+class Placed:
+    """A job in a worker's line, and what comes back of it."""
+
+    def __init__(self, spec: JobSpec, worker: str, feed: Feed, jobs: Jobs) -> None:
+        self.spec = spec
+        self.worker = worker
+        self.last: Finished | Failed | None = None
+        self._feed = feed
+        self._jobs = jobs
+
+    async def next(self, timeout_s: float) -> list[Delta]:
+        """The deltas that have come, in order; [] when none came within `timeout_s`. Ends with Finished or Failed."""
+        deltas = await self._feed.deltas(timeout_s)
+        if deltas and isinstance(deltas[-1], Finished | Failed):
+            self.last = deltas[-1]
+        return deltas
+
+    async def withdraw(self) -> bool:
+        """Take the job out of its line if it still waits there; True when it is gone."""
+        level = self.spec.level
+        return await self._jobs.cancel(self.spec.id, self.worker, level, only_queued=True) == "queued"
+
+    async def vanished(self) -> bool:
+        """Whether the broker has lost the record of a job that has not ended."""
+        return self.last is None and not await self._jobs.known(self.spec.id)
+
+
+class Dispatcher:
+    """Brings jobs to workers. One per API process."""
+
+    def __init__(
+        self, membership: Membership, jobs: Jobs, tickets: Tickets, follower: Follower, load_bound: float
+    ) -> None:
+        self._membership = membership
+        self._jobs = jobs
+        self._tickets = tickets
+        self._follower = follower
+        self._load_bound = load_bound
+        self.usual_answer_s = USUAL_ANSWER_S
+
+    @property
+    def view(self) -> ClusterView:
+        return self._membership.view
+
+    @asynccontextmanager
+    async def submit(self, spec: JobSpec) -> AsyncIterator[Placed]:
+        """Place and enqueue `spec`; inside the block its deltas can be read.
+
+        Raises NoWorker, QueueFull (both with a retry hint) and BrokerDown.
+        """
+        if not self._membership.fresh:
+            raise BrokerDown("the broker does not answer", retry_after_s=5)
+        view = self.view
+        home = await self._jobs.home(spec.identity.conversation)
+        candidates = placement.candidates(view, spec.identity.conversation, home, self._load_bound)
+        retry_after_s = admission.retry_after_s(view, self.usual_answer_s)
+        if not candidates:
+            raise NoWorker(admission.why_none(view), retry_after_s=retry_after_s)
+        async with self._follower.follow(keys.stream(spec.id)) as feed:
+            worker = await self._jobs.admit(spec, candidates, retry_after_s)
+            placed = Placed(spec, worker, feed, self._jobs)
+            try:
+                await asyncio.shield(self._tickets.publish(spec.id, spec.identity.agent, worker, spec.level))
+                yield placed
+            finally:
+                await self._end(placed)
+
+    def worker(self, name: str) -> WorkerInfo | None:
+        """What is known of a worker."""
+        return next((worker.info for worker in self.view.workers if worker.info.name == name), None)
+
+    def retry_after_s(self) -> int:
+        return admission.retry_after_s(self.view, self.usual_answer_s)
+
+    async def _end(self, placed: Placed) -> None:
+        try:
+            if placed.last is None:
+                await self._jobs.cancel(placed.spec.id, placed.worker, placed.spec.level)
+            else:
+                self._learn(placed.last)
+                await self._jobs.forget(placed.spec.id)
+        except BrokerDown as error:  # its keys run out by themselves
+            log.warning("job_not_given_back", job=placed.spec.id, reason=error.message)
+
+    def _learn(self, last: Finished | Failed) -> None:
+        if isinstance(last, Finished):
+            took_s = (last.prefill_ms + last.decode_ms) / 1000
+            self.usual_answer_s += SMOOTHING * (took_s - self.usual_answer_s)

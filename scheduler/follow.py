@@ -1,0 +1,103 @@
+"""Reads the deltas of all of one API process's jobs, over one connection.
+
+Owns: the multiplexed reader and what each follower has not consumed yet.
+Never: writes a stream.
+
+One blocking XREAD over all followed streams, because a blocking reader per stream exhausts connections. A new job
+joins at once through this process's wake stream, which its admission writes to: no gap between asking and following.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import structlog
+from redis.asyncio import Redis
+
+from infra import keys
+from infra.errors import BrokerDown
+from infra.redis_client import BLOCK_MS, broker_errors
+from scheduler.contract import Delta, decode_deltas
+
+log = structlog.get_logger(__name__)
+RETRY_S = 0.2
+MOST_ENTRIES = 500
+
+
+class Feed:
+    """What has come for one stream and was not taken yet."""
+
+    def __init__(self) -> None:
+        self.last_id = "0"
+        self._payloads: list[bytes] = []
+        self._arrived = asyncio.Event()
+
+    def put(self, entry_id: str, payload: bytes) -> None:
+        self.last_id = entry_id
+        self._payloads.append(payload)
+        self._arrived.set()
+
+    async def take(self, timeout_s: float) -> list[bytes]:
+        """Everything that has come, in order; waits up to `timeout_s` for the first, then returns []."""
+        if not self._payloads:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._arrived.wait(), timeout_s)
+        payloads, self._payloads = self._payloads, []
+        self._arrived.clear()
+        return payloads
+
+    async def deltas(self, timeout_s: float) -> list[Delta]:
+        """As `take`, decoded."""
+        return [delta for payload in await self.take(timeout_s) for delta in decode_deltas(payload)]
+
+
+class Follower:
+    """The reader of one API process. Run `run` as a task; `follow` streams from anywhere in the same loop."""
+
+    def __init__(self, reader: Redis, api: str) -> None:
+        """`reader` serves blocking reads; its socket timeout must exceed BLOCK_MS."""
+        self._reader = reader
+        self._feeds: dict[str, Feed] = {}
+        self._wake = keys.wake(api)
+        self._wake_id = "0"
+        self._wanted = asyncio.Event()
+
+    @property
+    def followed(self) -> int:
+        """How many streams are followed now."""
+        return len(self._feeds)
+
+    @asynccontextmanager
+    async def follow(self, name: str) -> AsyncIterator[Feed]:
+        """Follow the stream with that key from its beginning; enter before whatever makes it is asked for."""
+        feed = self._feeds[name] = Feed()
+        self._wanted.set()
+        try:
+            yield feed
+        finally:
+            del self._feeds[name]
+
+    async def run(self) -> None:
+        """Read until cancelled. A broker that does not answer is tried again; nothing read is lost or repeated."""
+        while True:
+            if not self._feeds:
+                self._wanted.clear()
+                await self._wanted.wait()
+            try:
+                await self._read()
+            except BrokerDown as error:
+                log.warning("reader_waits", reason=error.message)
+                await asyncio.sleep(RETRY_S)
+
+    async def _read(self) -> None:
+        wanted = {name: feed.last_id for name, feed in self._feeds.items()} | {self._wake: self._wake_id}
+        with broker_errors():
+            answer = await self._reader.xread(wanted, block=BLOCK_MS, count=MOST_ENTRIES)
+        for raw_name, entries in answer or ():
+            name = raw_name.decode()
+            if name == self._wake:
+                self._wake_id = entries[-1][0].decode()
+            elif (feed := self._feeds.get(name)) is not None:
+                for entry_id, fields in entries:
+                    feed.put(entry_id.decode(), fields[b"d"])

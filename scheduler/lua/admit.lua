@@ -1,0 +1,58 @@
+-- Place a job: write its record, add it to the line of the best candidate with room, give it its home, wake its reader.
+-- KEYS  1 job  2 arrivals  3 wake stream  4 home  5 overflow mark
+--       then for each candidate: line, running, lease, homes
+-- ARGV  1 job id  2 level  3 wait limit (ms)  4 time to live (ms)  5 longest line  6 home lifetime (ms)
+--       7 conversation  8 level weight  9 homes count for (ms)  10 number of record fields
+--       then the record's fields and values, then for each candidate: name, load limit (-1: none), slots
+-- Returns {1-based index of the candidate, arrival number}, or {0} when every line is full, {-1} when none is alive.
+-- Invariant: load is checked and taken in one step, so several API processes never over-admit. Asked twice for the
+-- same job (a retried command) it answers as the first time.
+local known = redis.call('HMGET', KEYS[1], 'worker', 'arrival')
+local fields = tonumber(ARGV[10])
+local first = 11 + 2 * fields
+local count = (#KEYS - 5) / 4
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+local function candidate(i)
+  local k, a = 6 + 4 * (i - 1), first + 3 * (i - 1)
+  return {line = KEYS[k], running = KEYS[k + 1], lease = KEYS[k + 2], homes = KEYS[k + 3],
+          name = ARGV[a], limit = tonumber(ARGV[a + 1]), slots = tonumber(ARGV[a + 2])}
+end
+
+local function take(i, c)
+  local arrival = redis.call('INCR', KEYS[2])
+  redis.call('HSET', KEYS[1], 'state', 'queued', 'attempt', 0, 'worker', c.name, 'level', ARGV[2],
+    'arrival', arrival, 'arrival_ms', now, 'deadline_ms', now + tonumber(ARGV[3]),
+    'reserve', redis.call('EXISTS', KEYS[5]), unpack(ARGV, 11, first - 1))
+  redis.call('PEXPIRE', KEYS[1], ARGV[4])
+  redis.call('ZADD', c.line, tonumber(ARGV[2]) * tonumber(ARGV[8]) + arrival, ARGV[1])
+  redis.call('SET', KEYS[4], c.name, 'PX', ARGV[6])
+  redis.call('ZADD', c.homes, now, ARGV[7])
+  redis.call('ZREMRANGEBYSCORE', c.homes, '-inf', now - tonumber(ARGV[6]))
+  redis.call('PEXPIRE', c.homes, ARGV[6])
+  redis.call('XADD', KEYS[3], 'MAXLEN', '~', 64, '*', 'job', ARGV[1])
+  redis.call('PEXPIRE', KEYS[3], ARGV[4])
+  return {i, arrival}
+end
+
+local best, best_load, best_index, alive = nil, nil, nil, false
+for i = 1, count do
+  local c = candidate(i)
+  if known[1] then
+    if c.name == known[1] then return {i, tonumber(known[2])} end
+  elseif redis.call('EXISTS', c.lease) == 1 then
+    alive = true
+    local queued = redis.call('ZCARD', c.line)
+    if queued < tonumber(ARGV[5]) then
+      local busy = queued + redis.call('HLEN', c.running)
+      local homes = redis.call('ZCOUNT', c.homes, now - tonumber(ARGV[9]), '+inf')
+      local load = math.max(busy, homes)
+      if c.limit < 0 or load < c.limit then return take(i, c) end
+      if not best or load / c.slots < best_load then best, best_load, best_index = c, load / c.slots, i end
+    end
+  end
+end
+if best then return take(best_index, best) end
+if alive then return {0} end
+return {-1}

@@ -1,0 +1,88 @@
+"""Reads who is alive and how loaded.
+
+Owns: the snapshot that policies decide on, and keeping it fresh.
+Never: decides; never writes (a worker announces itself through `claims`).
+"""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+from pydantic import ValidationError
+from redis.asyncio import Redis
+
+from infra import keys
+from infra.errors import BrokerDown
+from infra.redis_client import broker_errors
+from scheduler.contract import LEVELS, ClusterView, WorkerInfo, WorkerView
+from scheduler.jobs import HOMES_COUNT_MS
+
+log = structlog.get_logger(__name__)
+REFRESH_S = 0.5
+FORGOTTEN_MS = 24 * 3600 * 1000
+
+
+class Membership:
+    """The cluster as seen lately. `view` never waits; `read` asks the broker."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        self.view = ClusterView(now_ms=0)
+        self.fresh = False
+
+    async def run(self) -> None:
+        """Keep `view` fresh until cancelled; `fresh` says whether the broker answered the last time."""
+        while True:
+            try:
+                self.view = await self.read()
+                self.fresh = True
+            except BrokerDown as error:
+                if self.fresh:
+                    log.warning("membership_waits", reason=error.message)
+                self.fresh = False
+            await asyncio.sleep(REFRESH_S)
+
+    async def read(self) -> ClusterView:
+        """A new snapshot. Raises BrokerDown."""
+        with broker_errors():
+            names, now_ms = await self.known()
+            leases = await self._redis.mget([keys.lease(name) for name in names]) if names else []
+            infos = [info for lease in leases if (info := parse_lease(lease)) is not None]
+            loads = await self._loads([info.name for info in infos], now_ms)
+        workers = tuple(
+            WorkerView(info=info, queued=load[0], running=load[1], homes=load[2])
+            for info, load in zip(infos, loads, strict=True)
+        )
+        return ClusterView(now_ms=now_ms, workers=workers)
+
+    async def known(self) -> tuple[list[str], int]:
+        """Names of all workers seen within a day, and the broker's clock in ms."""
+        with broker_errors():
+            seconds, micros = await self._redis.time()
+            now_ms = seconds * 1000 + micros // 1000
+            names = await self._redis.zrange(keys.WORKERS, now_ms - FORGOTTEN_MS, "+inf", byscore=True)
+        return sorted(name.decode() for name in names), now_ms
+
+    async def _loads(self, names: Sequence[str], now_ms: int) -> list[tuple[tuple[int, ...], int, int]]:
+        pipeline = self._redis.pipeline(transaction=False)
+        for name in names:
+            for level in LEVELS:
+                low = level * keys.LEVEL_WEIGHT
+                pipeline.zcount(keys.line(name), low, low + keys.LEVEL_WEIGHT - 1)
+            pipeline.hlen(keys.running(name))
+            pipeline.zcount(keys.homes(name), now_ms - HOMES_COUNT_MS, "+inf")
+        flat: list[Any] = await pipeline.execute() if names else []
+        rows = [flat[i : i + 12] for i in range(0, len(flat), 12)]
+        return [(tuple(row[:10]), row[10], row[11]) for row in rows]
+
+
+def parse_lease(lease: bytes | None) -> WorkerInfo | None:
+    """What a lease says; None when there is none or another version of Corral wrote it."""
+    if lease is None:
+        return None
+    try:
+        return WorkerInfo.model_validate_json(lease)
+    except ValidationError:
+        log.warning("lease_not_understood", lease=lease[:80])
+        return None

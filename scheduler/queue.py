@@ -1,0 +1,52 @@
+"""Tickets to Celery.
+
+Owns: publishing a ticket without ever blocking the event loop. A ticket names the job that caused it, so that Flower
+has something to show, but it means "take the best job of your line".
+Never: the order of jobs, the record, the worker's side.
+"""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+from celery import Celery
+
+from infra import keys
+from infra.errors import BrokerDown
+from scheduler.contract import TASK_NAME
+
+PUBLISH_LIMIT_S = 3.0
+THREADS = 4
+
+
+class Tickets:
+    """Publishes tickets from a small thread pool of its own."""
+
+    def __init__(self, app: Celery) -> None:
+        self._app = app
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tickets")
+
+    async def publish(self, job_id: str, agent: str, worker: str, level: int) -> None:
+        """Put one ticket into the worker's queue. Raises BrokerDown when that takes longer than PUBLISH_LIMIT_S."""
+        loop = asyncio.get_running_loop()
+        sending = loop.run_in_executor(self._threads, self._send, job_id, agent, worker, level)
+        try:
+            await asyncio.wait_for(sending, PUBLISH_LIMIT_S)
+        except Exception as error:  # kombu raises errors of several libraries here
+            raise BrokerDown(f"the broker takes no ticket ({type(error).__name__})", retry_after_s=5) from error
+
+    def _send(self, job_id: str, agent: str, worker: str, level: int) -> None:
+        self._app.send_task(
+            TASK_NAME,
+            args=(job_id, agent, level),
+            argsrepr=f"job {job_id}, agent {agent}, level {level}",
+            kwargsrepr="",
+            queue=keys.queue(worker),
+            priority=level,
+            retry=False,
+            ignore_result=True,
+        )
+
+    def close(self) -> None:
+        """Stop taking tickets; those being sent end by their own time limits."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._app.close()
