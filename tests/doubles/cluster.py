@@ -17,14 +17,14 @@ from typing import Any, Literal, Self
 import httpx
 import redis
 
-from tests.doubles.processes import MARK, Child, base_environment, end_leftovers, python
+from tests.doubles.processes import MARK, REPOSITORY, Child, base_environment, end_leftovers, python
 from tests.doubles.services import free_port, wait_for
 
 Engine = Literal["standin", "embedded"]
 Settings = Mapping[str, object]
 
 START_S = 60.0
-STANDIN = Path(__file__).with_name("standin_engine.py")
+STANDIN = "tests.doubles.standin_engine"
 
 
 def standin_command(folder: Path, name: str = "engine", **variables: object) -> Path:
@@ -37,7 +37,8 @@ def standin_command(folder: Path, name: str = "engine", **variables: object) -> 
     lines = [f"export STANDIN_{key.upper()}='{value}'" for key, value in values.items()]
     script = folder / f"{name}.sh"
     # Without site packages the interpreter starts in a third of the time; the stand-in needs none.
-    script.write_text("\n".join(["#!/bin/sh", *lines, f"exec '{sys.executable}' -I -S '{STANDIN}' \"$@\"", ""]))
+    lines += [f"export PYTHONPATH='{REPOSITORY}'", f"exec '{sys.executable}' -S -m {STANDIN} \"$@\""]
+    script.write_text("\n".join(["#!/bin/sh", *lines, ""]))
     script.chmod(0o755)
     return script
 

@@ -1,0 +1,285 @@
+"""A stand-in for llama-server: its flags, its routes and its shapes, at speeds that a test chooses.
+
+Owns: the HTTP side (keep-alive, streams, hang-ups, errors) and the routes. The standard library only, so that it
+starts in a moment. What it says is in `standin_script`, its slots and pace are in `standin_slots`.
+Never: a model. Tokens are words.
+
+Run as `python -m tests.doubles.standin_engine -m FILE --port N -np SLOTS -c TOKENS`; other flags are taken and ignored.
+Key from LLAMA_API_KEY or --api-key. Variables, all optional:
+    STANDIN_DECODE_TOKENS_PER_S 500, STANDIN_PREFILL_TOKENS_PER_S 50000   pace of each slot
+    STANDIN_LOAD_S 0            503 on every route for this long
+    STANDIN_DIE_WHILE_LOADING N the first N starts end with status 1 (needs STANDIN_LOG, which counts them)
+    STANDIN_LOG FILE            JSON lines: {"event": "start", ...} and one {"event": "request", ...} per generation
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import time
+import zlib
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing, suppress
+from pathlib import Path
+from typing import Any
+
+from tests.doubles.standin_answer import Answering
+from tests.doubles.standin_script import JsonObject, render, words
+from tests.doubles.standin_slots import Refusal, SlotTable
+
+KEEP_ALIVE_REQUESTS = 100  # llama-server closes a kept connection after as many, without a word
+KEEP_ALIVE_S = 5
+REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 503: "Service Unavailable"}
+
+
+class Reader(asyncio.StreamReader):
+    """A reader that tells at once when the other side has hung up."""
+
+    def __init__(self) -> None:
+        super().__init__(limit=64 * 1024 * 1024)
+        self.gone = asyncio.Event()
+
+    def feed_eof(self) -> None:
+        super().feed_eof()
+        self.gone.set()
+
+    def set_exception(self, exc: BaseException) -> None:
+        super().set_exception(exc)  # type: ignore[arg-type]
+        self.gone.set()
+
+
+class Engine:
+    """The routes over one slot table."""
+
+    def __init__(self, options: argparse.Namespace, environment: dict[str, str]) -> None:
+        self.model = options.model or ""
+        self.alias = options.alias or Path(self.model).name
+        self.key = options.api_key or environment.get("LLAMA_API_KEY", "")
+        self.log = Path(environment["STANDIN_LOG"]) if environment.get("STANDIN_LOG") else None
+        self.ready_at = time.monotonic() + float(environment.get("STANDIN_LOAD_S", "0"))
+        self.table = SlotTable(
+            options.parallel,
+            options.ctx_size // options.parallel,
+            float(environment.get("STANDIN_PREFILL_TOKENS_PER_S", "50000")),
+            float(environment.get("STANDIN_DECODE_TOKENS_PER_S", "500")),
+        )
+        self.routes: dict[str, Callable[[JsonObject], Any]] = {
+            "GET /props": lambda _: self.props(),
+            "GET /slots": lambda _: self.table.describe(),
+            "GET /v1/models": lambda _: {"object": "list", "data": [{"id": self.alias, "object": "model"}]},
+            "POST /tokenize": lambda body: {"tokens": [zlib.crc32(w.encode()) for w in words(body["content"])]},
+            "POST /apply-template": lambda body: {"prompt": render(body)},
+            "POST /v1/chat/completions/input_tokens": lambda body: {
+                "input_tokens": len(words(render(body))),
+                "object": "response.input_tokens",
+            },
+        }
+
+    def note(self, event: str, **fields: object) -> None:
+        """Write one line to the log, if a log is wanted."""
+        if self.log is not None:
+            with self.log.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"event": event, "time": time.time(), **fields}) + "\n")
+
+    def starts(self) -> int:
+        """How often an engine with this log has been started."""
+        if self.log is None or not self.log.exists():
+            return 0
+        return self.log.read_text(encoding="utf-8").count('"event": "start"')
+
+    def props(self) -> JsonObject:
+        return {
+            "default_generation_settings": {"params": {}, "n_ctx": self.table.n_ctx},
+            "total_slots": len(self.table.slots),
+            "model_alias": self.alias,
+            "model_path": self.model,
+            "modalities": {"vision": False, "video": False, "audio": False},
+            "chat_template": "{{ messages }}",
+            "chat_template_caps": {"supports_tools": True, "supports_tool_calls": True, "supports_system_role": True},
+            "build_info": "b0-standin",
+        }
+
+    def refusal(self, method: str, path: str, headers: dict[str, str]) -> Refusal | None:
+        """Why this request is not served at all: wrong key, still loading."""
+        if path != "/health" and self.key and self.key not in _keys(headers):
+            return Refusal(401, "Invalid API Key", "authentication_error")
+        if time.monotonic() < self.ready_at:
+            return Refusal(503, "Loading model", "unavailable_error")
+        if f"{method} {path}" not in {*self.routes, "GET /health", "GET /metrics", "POST /v1/chat/completions"}:
+            return Refusal(404, "File Not Found", "not_found_error")
+        return None
+
+
+class Connection:
+    """One client's connection: requests in, answers out, one after the other."""
+
+    def __init__(self, engine: Engine, reader: Reader, writer: asyncio.StreamWriter) -> None:
+        self.engine = engine
+        self.reader = reader
+        self.writer = writer
+        self.streaming = False
+
+    async def serve(self) -> None:
+        """Answer until the client leaves, errs, or has had its hundred requests."""
+        with suppress(ConnectionError, asyncio.IncompleteReadError, TimeoutError):
+            for _ in range(KEEP_ALIVE_REQUESTS):
+                async with asyncio.timeout(KEEP_ALIVE_S):
+                    method, path, headers = _head(await self.reader.readuntil(b"\r\n\r\n"))
+                raw = await self.reader.readexactly(int(headers.get("content-length", "0")))
+                if not await self.answer(method, path, headers, raw):
+                    break
+        self.writer.close()
+
+    async def answer(self, method: str, path: str, headers: dict[str, str], raw: bytes) -> bool:
+        """Serve one request; False closes the connection."""
+        refusal = self.engine.refusal(method, path, headers)
+        if refusal is not None:
+            return await self.refuse(refusal)
+        if path in {"/health", "/metrics"}:
+            return await self.whole({"status": "ok"} if path == "/health" else self.engine.table.metrics())
+        try:
+            body = json.loads(raw or b"{}")
+            if method == "POST" and path.startswith("/v1/chat") and not isinstance(body.get("messages"), list):
+                return await self.refuse(Refusal(400, "Expected 'messages' to be an array", "invalid_request_error"))
+            if path == "/v1/chat/completions":
+                return await self.generate(body)
+            return await self.whole(self.engine.routes[f"{method} {path}"](body))
+        except (ValueError, KeyError, TypeError) as error:
+            return await self.refuse(Refusal(400, f"[parse_error] {error}", "invalid_request_error"))
+
+    async def generate(self, body: JsonObject) -> bool:
+        """Run an answer until it is done or the client hangs up, whichever comes first."""
+        self.streaming = False
+        answering = Answering(self.engine.table, body, self.engine.alias)
+        work = asyncio.ensure_future(self._stream(answering) if body.get("stream") else self._collect(answering))
+        gone = asyncio.ensure_future(self.reader.gone.wait())
+        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
+        gone.cancel()
+        if not work.done():
+            work.cancel()
+        with suppress(asyncio.CancelledError, ConnectionError):
+            await work
+        self.engine.note("request", **answering.report())
+        if answering.outcome == "died":
+            os._exit(1)
+        if answering.refusal is not None and not self.streaming:
+            return await self.refuse(answering.refusal)
+        return answering.outcome == "done"
+
+    async def _stream(self, answering: Answering) -> None:
+        async with aclosing(answering.chunks()) as chunks:
+            async for chunk in chunks:
+                if not self.streaming:
+                    self._head(200, "text/event-stream", "Transfer-Encoding: chunked")
+                    self.streaming = True
+                event = b"data: " + json.dumps(chunk, ensure_ascii=False).encode() + b"\n\n"
+                await self._event(event, torn=answering.plan.torn_bytes)
+        if answering.outcome in {"done", "failed"} and self.streaming:
+            await self._event(b"data: [DONE]\n\n")
+            self.writer.write(b"0\r\n\r\n")
+            await self.writer.drain()
+
+    async def _collect(self, answering: Answering) -> None:
+        async for _ in answering.chunks():
+            pass
+        if answering.outcome == "done":
+            await self.whole(answering.whole())
+
+    async def _event(self, event: bytes, *, torn: bool = False) -> None:
+        self.writer.write(b"%x\r\n" % len(event))
+        for piece in _torn(event) if torn else [event]:
+            self.writer.write(piece)
+            await self.writer.drain()
+            await asyncio.sleep(0)
+        self.writer.write(b"\r\n")
+        await self.writer.drain()
+
+    async def whole(self, value: object, status: int = 200) -> bool:
+        """Answer with a value as JSON (a string as text)."""
+        text = isinstance(value, str)
+        data = str(value).encode() if text else json.dumps(value, ensure_ascii=False).encode()
+        kind = "text/plain" if text else "application/json; charset=utf-8"
+        self._head(status, kind, f"Content-Length: {len(data)}")
+        self.writer.write(data)
+        await self.writer.drain()
+        return status == 200
+
+    async def refuse(self, refusal: Refusal) -> bool:
+        await self.whole({"error": refusal.body()}, refusal.status)
+        return False
+
+    def _head(self, status: int, kind: str, length: str) -> None:
+        keep = "Keep-Alive: timeout=5, max=100" if status == 200 else "Connection: close"
+        reason = REASONS.get(status, "Error")
+        head = f"HTTP/1.1 {status} {reason}\r\nServer: llama.cpp\r\nContent-Type: {kind}\r\n{length}\r\n{keep}\r\n\r\n"
+        self.writer.write(head.encode())
+
+
+def _head(raw: bytes) -> tuple[str, str, dict[str, str]]:
+    first, *lines = raw.decode("latin-1").strip().split("\r\n")
+    method, target, _ = first.split(" ", 2)
+    pairs = (line.partition(":") for line in lines)
+    return method, target.partition("?")[0], {name.lower().strip(): value.strip() for name, _, value in pairs}
+
+
+def _keys(headers: dict[str, str]) -> set[str]:
+    return {headers.get("authorization", "").removeprefix("Bearer "), headers.get("x-api-key", "")}
+
+
+def _torn(event: bytes) -> list[bytes]:
+    """The event cut inside its first character of several bytes, if it has one."""
+    cut = next((number for number, byte in enumerate(event) if byte > 0x7F), None)
+    return [event] if cut is None else [event[: cut + 1], event[cut + 1 :]]
+
+
+def _options(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("-m", "--model")
+    parser.add_argument("-a", "--alias")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8080)
+    parser.add_argument("--api-key")
+    parser.add_argument("-np", "--parallel", type=int, default=1)
+    parser.add_argument("-c", "--ctx-size", type=int, default=8192)
+    parser.add_argument("--version", action="version", version="version: 0 (standin)")
+    return parser.parse_known_args(arguments)[0]
+
+
+def _note_start(engine: Engine, environment: dict[str, str]) -> None:
+    shown = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES")
+    cards = {name: environment[name] for name in shown if name in environment}
+    engine.note("start", pid=os.getpid(), arguments=sys.argv[1:], guarded=bool(engine.key), **cards)
+
+
+async def main() -> None:
+    """Serve until killed."""
+    environment = dict(os.environ)
+    options = _options(sys.argv[1:])
+    engine = Engine(options, environment)
+    _note_start(engine, environment)
+    if engine.starts() <= int(environment.get("STANDIN_DIE_WHILE_LOADING", "0")):
+        sys.exit(f"error: failed to load model '{engine.model}'")
+    loop = asyncio.get_running_loop()
+    tasks: set[asyncio.Task[None]] = set()
+
+    def connect() -> asyncio.StreamReaderProtocol:
+        reader = Reader()
+
+        def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Awaitable[None]:
+            task = loop.create_task(Connection(engine, reader, writer).serve())
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+            return task
+
+        return asyncio.StreamReaderProtocol(reader, serve)
+
+    server = await loop.create_server(connect, options.host, options.port, backlog=512)
+    sys.stdout.write(f"listening on http://{options.host}:{options.port}\n")
+    sys.stdout.flush()
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    with suppress(KeyboardInterrupt):
+        asyncio.run(main())
