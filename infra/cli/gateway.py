@@ -1,0 +1,129 @@
+"""The API as the command line sees it: its status, its models, and its silence in words.
+
+Owns: the requests to /v1/status, /v1/models and /ready, and the shapes of their answers.
+Never: asks for an answer of a model.
+"""
+
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from infra import config
+from infra.config import Settings
+from infra.errors import CorralError, NotAuthenticated, Refused
+
+TIMEOUT_S = 5.0
+ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - read, never bound
+NO_KEY = "corral"  # the client insists on a credential even where none is asked for
+
+
+class Answer(BaseModel):
+    """A part of an answer; a newer API may say more than this command knows."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Slot(Answer):
+    slot: int
+    conversation: str | None = None
+    agent: str | None = None
+    busy: bool = False
+    tokens: int = 0
+
+
+class Worker(Answer):
+    name: str
+    state: str
+    reason: str = ""
+    model: str = ""
+    context_tokens: int = 0
+    slots: tuple[Slot, ...] = ()
+    queued: tuple[int, ...] = (0,) * 10
+    running: int = 0
+    gpu: str = ""
+    engine: str = ""
+    engine_bytes: int = 0
+
+
+class Status(Answer):
+    workers: tuple[Worker, ...] = ()
+    waiting: int = 0
+
+
+def address(settings: Settings, port: int | None = None) -> str:
+    """The URL under which this machine reaches the API of these settings."""
+    host = ANYWHERE.get(settings.host, settings.host)
+    return f"http://{f'[{host}]' if ':' in host else host}:{settings.port if port is None else port}"
+
+
+def key(settings: Settings, given: str | None = None) -> str:
+    """The key to send: the given one, else the first of CORRAL_API_KEYS, else a word that stands for none."""
+    return given or next(iter(config.api_keys(settings).values()), NO_KEY)
+
+
+class Gateway:
+    """A client of one API. Every method raises CorralError in one sentence that says what to do."""
+
+    def __init__(self, url: str, key: str, timeout_s: float = TIMEOUT_S) -> None:
+        self.url = url.rstrip("/")
+        # trust_env off: a proxy for the internet must not stand between this machine and its own API.
+        self._http = httpx.Client(headers={"x-api-key": key}, timeout=timeout_s, trust_env=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._http.close()
+
+    def status(self) -> Status:
+        """Workers, slots and queues."""
+        try:
+            return Status.model_validate(self.status_json())
+        except ValidationError:
+            raise self._foreign() from None
+
+    def status_json(self) -> Any:
+        """The same as the API wrote it."""
+        return self._get("/v1/status")
+
+    def models(self) -> tuple[str, ...]:
+        """Ids of the models served, the default first."""
+        try:
+            return tuple(str(model["id"]) for model in self._get("/v1/models")["data"])
+        except (KeyError, TypeError):
+            raise self._foreign() from None
+
+    def ready(self) -> bool:
+        """Whether a request would be served now; False also while nothing listens."""
+        try:
+            return self._http.get(f"{self.url}/ready").is_success
+        except httpx.HTTPError:
+            return False
+
+    def _get(self, path: str) -> Any:
+        try:
+            response = self._http.get(self.url + path)
+            if response.status_code in (401, 403):
+                raise NotAuthenticated(f"the API at {self.url} refuses the key; give --key, or set CORRAL_API_KEYS")
+            if not response.is_success:
+                raise Refused(f"the API at {self.url} answers {path} with {_words(response)}")
+            return response.json()
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            why = "does not answer in time" if isinstance(error, httpx.TimeoutException) else "does not answer"
+            raise Refused(f"the API at {self.url} {why}; start it with `corral up`, or give --url") from None
+        except ValueError:
+            raise self._foreign() from None
+
+    def _foreign(self) -> CorralError:
+        return Refused(f"what answers at {self.url} is not Corral's API; give its address with --url")
+
+
+def _words(response: httpx.Response) -> str:
+    try:
+        return f"{response.status_code}: {response.json()['error']['message']}"
+    except (ValueError, KeyError, TypeError):
+        return str(response.status_code)

@@ -1,0 +1,107 @@
+"""`corral status`: who does what now.
+
+Owns: the tables of workers, slots and queues.
+Never: decides whether that is good; `corral doctor` does.
+"""
+
+import json
+import time
+from typing import Annotated
+
+import typer
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from infra.cli import console, gateway, options
+from infra.cli.gateway import Gateway, Slot, Status, Worker
+
+WATCH_S = 1.0
+CONVERSATION_LETTERS = 10  # enough to tell them apart
+COLOUR_OF = {"ready": "green", "loading": "yellow", "draining": "yellow", "failing": "red"}
+
+
+def status(
+    as_json: Annotated[bool, typer.Option("--json", help="What the API says, as JSON.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it again each second, until Ctrl-C.")] = False,
+    url: options.Url = None,
+    key: options.Key = None,
+) -> None:
+    """Show workers, slots and queues."""
+    settings = options.load_with().settings
+    with Gateway(url or gateway.address(settings), gateway.key(settings, key)) as client:
+        if watch:
+            _watch(client, as_json=as_json)
+        elif as_json:
+            console.say(json.dumps(client.status_json(), indent=2))
+        else:
+            console.show(tables(client.status()))
+
+
+def _watch(client: Gateway, *, as_json: bool) -> None:
+    """Until Ctrl-C, or an error of the API."""
+    try:
+        if as_json or not console.out.is_terminal:
+            while True:
+                if as_json:
+                    console.say(json.dumps(client.status_json()))
+                else:
+                    console.show(tables(client.status()))
+                time.sleep(WATCH_S)
+        with Live(tables(client.status()), console=console.out, auto_refresh=False, screen=True) as live:
+            while True:
+                time.sleep(WATCH_S)
+                live.update(tables(client.status()), refresh=True)
+    except KeyboardInterrupt:
+        return
+
+
+def tables(status: Status) -> RenderableType:
+    """Everything, as one thing to print."""
+    if not status.workers:
+        return Text("No worker is known. Start one with `corral up`, or `corral worker` beside a broker.")
+    blank = Text("")
+    queued = Text(f"\nWaiting in all: {status.waiting}")
+    return Group(workers_table(status), blank, slots_table(status), blank, queue_table(status), queued)
+
+
+def workers_table(status: Status) -> RenderableType:
+    """One line a worker."""
+    table = console.grid(
+        "Worker", "State", "Model", "Busy", "Window", "GPU", "Memory", right=("Busy", "Window", "Memory")
+    )
+    for worker in status.workers:
+        busy = f"{sum(slot.busy for slot in worker.slots)}/{len(worker.slots)}"
+        state = Text(worker.state, style=COLOUR_OF.get(worker.state, ""))
+        memory = console.size(worker.engine_bytes) if worker.engine_bytes else "-"
+        table.add_row(
+            worker.name, state, worker.model or "-", busy, f"{worker.context_tokens}", worker.gpu or "-", memory
+        )
+        if worker.reason:
+            table.add_row("", "", Text(worker.reason, style="dim"))
+    return table
+
+
+def slots_table(status: Status) -> RenderableType:
+    """One line a slot: who holds it and how full it is."""
+    table = console.grid("Worker", "Slot", "Agent", "Conversation", "Tokens", "", right=("Slot", "Tokens"))
+    for worker in status.workers:
+        for slot in worker.slots:
+            table.add_row(*_slot_row(worker, slot))
+    return table
+
+
+def _slot_row(worker: Worker, slot: Slot) -> tuple[str, str, str, str, str, str]:
+    held = slot.conversation is not None
+    doing = "answering" if slot.busy else "idle" if held else "free"
+    conversation = (slot.conversation or "-")[:CONVERSATION_LETTERS]
+    return worker.name, f"{slot.slot}", slot.agent or "-", conversation, f"{slot.tokens}" if held else "-", doing
+
+
+def queue_table(status: Status) -> RenderableType:
+    """One line a worker: queued requests of each level, 0 first."""
+    levels = [f"{level}" for level in range(10)]
+    table = console.grid("Queued at level", *levels, right=tuple(levels))
+    for worker in status.workers:
+        table.add_row(worker.name, *(f"{count}" if count else "." for count in worker.queued))
+    return table

@@ -1,0 +1,164 @@
+"""`corral up`: everything on this machine, in one command.
+
+Owns: the order of the start, and the end of everything it started.
+Never: imports a part; it starts them by their command lines.
+"""
+
+import secrets
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from infra.cli import broker, checks, console, engine, gateway, loading, lock, machine, options, parts, plan, welcome
+from infra.cli.plan import WorkerPlan
+from infra.cli.signals import Signals, StopAskedError
+from infra.cli.supervise import House, Part, Stage
+from infra.config import Loaded, Settings
+from infra.errors import CorralError
+
+START_MARGIN_S = 30.0  # on top of the engine's own limit
+STOP_MARGIN_S = 5.0  # a part needs a moment after its last answer
+QUICK_STOP_S = 5.0  # nothing is running that could be lost
+FORCED = 130  # what a shell calls a program ended by Ctrl-C
+
+
+def up(
+    model: options.Model = None,
+    workers: Annotated[
+        str, typer.Option("--workers", metavar="N|auto", help="Workers; auto: one a GPU, or one on the CPU.")
+    ] = "auto",
+    slots: options.Slots = None,
+    context: options.Context = None,
+    threads: options.Threads = None,
+    gpu: options.Gpu = None,
+    host: Annotated[
+        str | None, typer.Option("--host", metavar="ADDRESS", help="Address of the API; off loopback it needs keys.")
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option("--port", metavar="PORT", min=0, max=65535, help="Port of the API; 0 for any free one."),
+    ] = None,
+    flower_port: Annotated[
+        int | None,
+        typer.Option("--flower-port", metavar="PORT", min=0, max=65535, help="Port of Flower; 0 for any free one."),
+    ] = None,
+    no_flower: Annotated[bool, typer.Option("--no-flower", help="Do without Flower.")] = False,
+    data_dir: options.DataDir = None,
+    engine_args: options.EngineArgs = None,
+) -> None:
+    """Start broker, workers, API and Flower on this machine.
+
+    Options override CORRAL_* variables, and those corral.toml. With CORRAL_REDIS_URL set, that broker is used.
+    """
+    loaded = options.load_with(
+        model=model,
+        slots=slots,
+        context_tokens=context,
+        threads=threads,
+        gpu=gpu,
+        host=host,
+        port=port,
+        flower_port=flower_port,
+        data_dir=data_dir,
+        engine_args=engine_args,
+    )
+    staff = plan.workers(loaded, workers, machine.cards() if loaded.settings.gpu != "none" else (), machine.cores())
+    settings = _checked(loaded, flower=not no_flower)
+    raise typer.Exit(_run(settings, staff, flower=not no_flower))
+
+
+def _checked(loaded: Loaded, *, flower: bool) -> Settings:
+    """The settings with real ports and model. Raises StartError or ConfigError before anything is started."""
+    settings = loaded.settings
+    checks.doors(settings, flower)
+    checks.data_dir(settings.data_dir)
+    changes: dict[str, object] = {"model": checks.model(settings.model)}
+    changes["port"] = checks.port(settings.host, settings.port, "API", "give another --port (0: any free one)")
+    if flower:
+        remedy = "give another --flower-port, or --no-flower"
+        changes["flower_port"] = checks.port(settings.flower_host, settings.flower_port, "Flower", remedy)
+    warning = engine.idle_card(settings, engine.find(settings))
+    if warning:
+        console.warn(warning)
+    return settings.model_copy(update=changes)
+
+
+def _run(settings: Settings, staff: tuple[WorkerPlan, ...], *, flower: bool) -> int:
+    """Start, serve and stop; the exit code. Raises what made it end before its time, with nothing left running."""
+    house = House(console.say)
+    grace_s = QUICK_STOP_S
+    lock.take(settings.data_dir / "up.lock", "data folder", "stop that `corral up`, or give another --data-dir")
+    with Signals(house.kill) as signals:
+        try:
+            settings = _start(house, settings, staff, signals, flower=flower)
+            grace_s = settings.drain_s + STOP_MARGIN_S
+            while True:
+                signals.wait(house.tend(time.monotonic()))
+        except StopAskedError:
+            console.say("Stopping: running answers may end first. Ctrl-C again stops at once.")
+        except CorralError:
+            grace_s = QUICK_STOP_S
+            raise
+        finally:
+            try:
+                house.stop(lambda stage: grace_s if stage in (Stage.API, Stage.WORKERS) else QUICK_STOP_S)
+            finally:
+                house.kill()
+    console.say("Stopped.")
+    return FORCED if signals.forced else 0
+
+
+def _start(
+    house: House, settings: Settings, staff: tuple[WorkerPlan, ...], signals: Signals, *, flower: bool
+) -> Settings:
+    """Start the parts in order and return once all serve; the settings then hold the broker's address."""
+    console.say(f"Starting Corral: model {settings.model}, {_count(staff)}, data in {settings.data_dir}")
+    if not settings.redis_url:
+        settings = settings.model_copy(update={"redis_url": _start_broker(house, settings, signals)})
+    for worker in staff:
+        signals.check()
+        house.start(_worker(settings, worker))
+    house.start(_part("API", Stage.API, parts.API, settings, settings))
+    if flower:
+        house.start(_part("Flower", Stage.FLOWER, parts.FLOWER, settings, settings, restartable=True))
+    limit_s = settings.engine_start_timeout_s + START_MARGIN_S
+    with gateway.Gateway(gateway.address(settings), gateway.key(settings), timeout_s=2.0) as client:
+        status = loading.wait_until_ready(client, [worker.name for worker in staff], house.check, signals, limit_s)
+    plain = options.load_with().settings
+    welcome.tell(settings, status, flower=flower, short_url=gateway.address(plain) == gateway.address(settings))
+    return settings
+
+
+def _start_broker(house: House, settings: Settings, signals: Signals) -> str:
+    """Start a broker of our own on loopback; its address, with a password made for this run."""
+    folder = settings.data_dir / "broker"
+    lock.take(folder / "lock", "broker", "stop that `corral broker`, or point CORRAL_REDIS_URL at it")
+    port, password = machine.free_port(), secrets.token_urlsafe(24)
+    command = broker.command(folder, "127.0.0.1", port, password)
+    part = Part("broker", Stage.BROKER, command, parts.environment(settings), _log(settings, "broker"))
+    house.start(part)
+    url = broker.url("127.0.0.1", port, password)
+    broker.wait_until_answers(url, part.check, signals.wait)
+    return url
+
+
+def _worker(settings: Settings, worker: WorkerPlan) -> Part:
+    own = plan.worker_settings(settings, worker)
+    return _part(f"worker {worker.name}", Stage.WORKERS, parts.WORKER, settings, own, restartable=True)
+
+
+def _part(
+    name: str, stage: Stage, command: tuple[str, ...], house: Settings, own: Settings, *, restartable: bool = False
+) -> Part:
+    log = _log(house, name.lower().replace(" ", "-"))
+    return Part(name, stage, command, parts.environment(own), log, restartable=restartable)
+
+
+def _log(settings: Settings, name: str) -> Path:
+    return settings.data_dir / "logs" / f"{name}.log"
+
+
+def _count(staff: tuple[WorkerPlan, ...]) -> str:
+    return "1 worker" if len(staff) == 1 else f"{len(staff)} workers"
