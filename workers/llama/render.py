@@ -1,0 +1,112 @@
+"""Renders a request as the chat body that llama-server takes.
+
+Owns: every field of that body but the conversation itself, which is `conversation`'s.
+Never: speaks to the engine, or changes the prompt for anything but what the client changed: what a slot holds in its
+cache is only worth something if the next turn begins with it.
+
+Tool choice. The engine renders the same prompt for every `tool_choice`; so the tools always stay in the prompt, and
+only what may be generated changes:
+- `any`: the engine's `required`.
+- `none`: the engine then parses no calls and lets their text through. The openers of calls are silent stops.
+- by name: the engine takes the OpenAI form but ignores it. So only the named tool is given to its grammar, and the
+  template is handed all of them through `chat_template_kwargs`, which go over the engine's own variables.
+"""
+
+import functools
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from scheduler.contract import GenerationRequest, Tool
+from workers.llama.conversation import Part, is_prefilled, joined_turns, said
+from workers.llama.grammar import safe_schema
+from workers.llama.parse import AnswerRules
+
+CACHED_TOOL_SETS = 32
+# How the chat templates in use open a call.
+CALL_OPENERS = ("<tool_call>", "<tool_calls>", "<function=", "[TOOL_CALLS]", "<|tool_call", "<|python_tag|>")
+
+
+def render(
+    request: GenerationRequest, *, slot: int, stop: tuple[str, ...], vision: bool, context_tokens: int
+) -> dict[str, Any]:
+    """The body for POST /v1/chat/completions. `stop` are the model's own stop words, not the client's."""
+    turns = joined_turns(request.messages)
+    body: dict[str, Any] = {
+        "messages": list(said(request.system, turns, vision=vision)),
+        "max_tokens": max(1, min(request.max_tokens, context_tokens)),
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "return_progress": True,
+        "cache_prompt": True,
+        "id_slot": slot,
+        # Only with it are there counts to report when an answer is cut here, at a stop sequence.
+        "timings_per_token": bool(request.stop_sequences) or request.tool_choice.mode == "none",
+    }
+    body |= _sampling(request)
+    if stop:
+        body["stop"] = list(stop)
+    arguments = _thinking(request, body, prefilled=is_prefilled(turns))
+    if request.tools:
+        arguments |= _tools(request, body)
+    if arguments:
+        body["chat_template_kwargs"] = arguments
+    return body
+
+
+def answer_rules(request: GenerationRequest, *, context_tokens: int) -> AnswerRules:
+    """What the client asked of the answer and the engine does not see to."""
+    forbidden = request.tool_choice.mode == "none"
+    return AnswerRules(
+        context_tokens=context_tokens,
+        tool_names=tuple(tool.name for tool in request.tools),
+        parallel_calls=request.tool_choice.parallel,
+        stop_sequences=request.stop_sequences,
+        silent_stops=CALL_OPENERS if forbidden and request.tools else (),
+    )
+
+
+def _sampling(request: GenerationRequest) -> Part:
+    given = {"temperature": request.temperature, "top_p": request.top_p, "top_k": request.top_k}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _thinking(request: GenerationRequest, body: Part, *, prefilled: bool) -> Part:
+    """Template arguments for thinking. With a given beginning it is off: some templates refuse the two together."""
+    enabled = False if prefilled else request.thinking.enabled
+    if enabled and request.thinking.budget_tokens is not None:
+        body["reasoning_budget_tokens"] = request.thinking.budget_tokens
+    return {} if enabled is None else {"enable_thinking": enabled}
+
+
+def _tools(request: GenerationRequest, body: Part) -> Part:
+    """Adds the tools to `body`; returns the template arguments that this needs."""
+    functions = _functions(request.tools)
+    choice = request.tool_choice
+    named = [function for function in functions if function["function"]["name"] == choice.name]
+    body["tools"] = named if choice.mode == "tool" and named else functions
+    body["tool_choice"] = {"auto": "auto", "none": "none"}.get(choice.mode, "required")
+    body["parallel_tool_calls"] = choice.parallel
+    return {"tools": functions} if body["tools"] is not functions else {}
+
+
+def _functions(tools: Sequence[Tool]) -> list[Part]:
+    described = [[tool.name, tool.description, tool.input_schema] for tool in tools]
+    try:
+        return _functions_of(orjson.dumps(described))
+    except TypeError:  # an integer beyond 64 bits, which only the standard library writes
+        return _functions_of(json.dumps(described).encode())
+
+
+@functools.lru_cache(maxsize=CACHED_TOOL_SETS)
+def _functions_of(described: bytes) -> list[Part]:
+    """An agent sends the same 80 KB of tools each turn. The list is shared: nobody may change it."""
+    return [
+        {
+            "type": "function",
+            "function": {"name": name, "description": description, "parameters": safe_schema(schema)},
+        }
+        for name, description, schema in json.loads(described)
+    ]
