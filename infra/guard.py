@@ -63,8 +63,11 @@ def stop(process: subprocess.Popen[bytes], grace_s: float) -> None:
     process.wait()
 
 
-def wait_for_exit(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
-    """Whether the process ends within `timeout_s` seconds. On Linux it is left unreaped."""
+def wait_for_exit(process: subprocess.Popen[bytes], timeout_s: float, *, wake: int | None = None) -> bool:
+    """Whether the process ends within `timeout_s` seconds. On Linux it is left unreaped.
+
+    There the wait also ends as soon as the file descriptor `wake` can be read.
+    """
     if process.returncode is not None:
         return True
     if sys.platform != "linux":
@@ -80,7 +83,9 @@ def wait_for_exit(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
     try:
         poller = select.poll()
         poller.register(handle, select.POLLIN)
-        return bool(poller.poll(max(0, timeout_s) * 1000))
+        if wake is not None:
+            poller.register(wake, select.POLLIN)
+        return handle in dict(poller.poll(max(0, timeout_s) * 1000))
     finally:
         os.close(handle)
 

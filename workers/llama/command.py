@@ -1,0 +1,181 @@
+"""The engine's command line and environment.
+
+Owns: which engine is run, the flags that Corral sets, the flags it refuses, and what the engine finds in its
+environment.
+Never: starts anything, reads settings by itself. The engine's key travels in the environment, never on the command
+line, where every user of the machine could read it.
+"""
+
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+from infra.config import Settings
+from infra.errors import ConfigError, StartError
+from workers.llama.model import HfModel, ModelProfile, served_name
+
+EMBEDDED = "embedded"
+LIBRARY = "xllamacpp"
+BUILDS = "https://github.com/ggml-org/llama.cpp/releases"
+GET_AN_ENGINE = (
+    f"put llama-server on PATH or set CORRAL_LLAMA_SERVER to it (builds for your GPU: {BUILDS}), "
+    "or install the embedded engine, CPU only: pip install 'corral[demo]'"
+)
+# A kept-alive connection holds one of the engine's HTTP threads: two a slot (one may still be ending) and some for
+# health, counting, saving and looking.
+CONTROL_THREADS = 8
+
+_ON_LOOPBACK = "Corral keeps the engine on a loopback port and key of its own"
+_PINNED = "Corral pins conversations to slots and needs this as it is"
+_LOG = "Corral keeps the engine's log in its data folder"
+_EXITS = "it makes the engine print something and exit; run llama-server by hand for that"
+OWNED: Mapping[str, str] = {
+    flag: remedy
+    for remedy, flags in {
+        "use --model or CORRAL_MODEL": (
+            "-m --model -mu --model-url -dr --docker-repo -hf -hfr --hf-repo -hff --hf-file -hfv -hfrv --hf-repo-v "
+            "--models-dir --models-preset --models-max --models-autoload --no-models-autoload"
+        ),
+        "use --slots or CORRAL_SLOTS": "-np --parallel",
+        "use --context or CORRAL_CONTEXT_TOKENS": "-c --ctx-size --kv-unified-per-slot",
+        "use --threads or CORRAL_THREADS": "-t --threads -tb --threads-batch",
+        "use CORRAL_MODEL_NAME": "-a --alias",
+        _ON_LOOPBACK: (
+            "--host --port --reuse-port --path --api-prefix --server-base --api-key --api-key-file --ssl-key-file "
+            "--ssl-cert-file --threads-http --metrics --slots --no-slots --ui --no-ui --webui --no-webui"
+        ),
+        _PINNED: (
+            "-kvu --kv-unified -no-kvu --no-kv-unified -cram --cache-ram --cache-idle-slots --no-cache-idle-slots "
+            "--slot-save-path --no-cache-prompt -nocb --no-cont-batching --context-shift -sps --slot-prompt-similarity"
+        ),
+        "Corral sends chats, which need the engine's template": (
+            "--jinja --no-jinja --embedding --embeddings --rerank --reranking --pooling"
+        ),
+        _LOG: "--log-disable --log-file",
+        _EXITS: "-h --help --usage --version --license -cl --cache-list --completion-bash --list-devices",
+    }.items()
+    for flag in flags.split()
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What serves the model: a llama-server binary, or the library that carries llama.cpp's own server."""
+
+    kind: Literal["native", "embedded"]
+    path: str
+    argv_prefix: tuple[str, ...]
+
+
+def choose_engine(settings: Settings) -> Engine:
+    """CORRAL_LLAMA_SERVER, else `llama-server` on PATH, else the embedded one. Raises StartError with the remedy."""
+    wanted = settings.llama_server
+    if wanted == EMBEDDED:
+        return _embedded()
+    if wanted:
+        path = shutil.which(Path(wanted).expanduser())
+        if path is None:
+            raise StartError("engine", f"CORRAL_LLAMA_SERVER: {wanted} is not a program that can be run")
+        return Engine("native", str(path), (str(path),))
+    found = shutil.which("llama-server")
+    return Engine("native", found, (found,)) if found else _embedded()
+
+
+def command(
+    engine: Engine, settings: Settings, model_path: Path | HfModel, port: int, profile: ModelProfile
+) -> list[str]:
+    """The whole command line. Raises ConfigError for `engine_args` that Corral owns, StartError for a model that this
+    engine cannot fetch."""
+    extra = engine_arguments(settings.engine_args)
+    threads = str(settings.threads or max(1, _cores() - 1))
+    return [
+        *engine.argv_prefix,
+        *_model_arguments(engine, model_path),
+        *("--alias", served_name(model_path, settings.model_name)),
+        *("--host", "127.0.0.1", "--port", str(port)),
+        *("-np", str(settings.slots), "-c", str(settings.slots * settings.context_tokens)),
+        # One KV buffer per slot: a shared one drops idle slots, and when it overflows ends every running request.
+        "--no-kv-unified",
+        *("--cache-ram", "0"),
+        *("-t", threads, "-tb", threads, "--threads-http", str(2 * settings.slots + CONTROL_THREADS)),
+        *("--jinja", "--metrics", "--slots", "--no-webui"),
+        *(("--chat-template-file", str(profile.chat_template_file)) if profile.chat_template_file else ()),
+        *extra,
+    ]
+
+
+def engine_arguments(text: str) -> list[str]:
+    """`engine_args` as a list. Raises ConfigError that names a flag which Corral sets itself."""
+    try:
+        arguments = shlex.split(text)
+    except ValueError as error:
+        raise ConfigError(f"engine_args: {str(error).lower()}") from None
+    for argument in arguments:
+        flag = _flag(argument)
+        if flag in OWNED:
+            raise ConfigError(f"engine_args: {flag} is not allowed here: {OWNED[flag]}")
+    return arguments
+
+
+def gpu_environment(gpu: str) -> dict[str, str]:
+    """The variables that show the engine only the cards in `gpu`: "0,1", "none", or "" to inherit.
+
+    ROCR_VISIBLE_DEVICES is left alone: HIP counts its own list within that one, so both together would hide cards
+    twice.
+    """
+    if not gpu:
+        return {}
+    cards = "" if gpu == "none" else gpu
+    return {
+        # Without it CUDA numbers the fastest card 0, and nvidia-smi another.
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": cards,
+        "HIP_VISIBLE_DEVICES": cards,
+        "GGML_VK_VISIBLE_DEVICES": cards,
+    }
+
+
+def environment(settings: Settings, api_key: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """What the engine is given of `environ`: without Corral's own secrets, with its cards and its key.
+
+    LLAMA_ARG_* is taken out, because each is a flag that would pass by the check of `engine_args`.
+    """
+    kept = {name: value for name, value in environ.items() if not name.startswith(("CORRAL_", "LLAMA_"))}
+    return kept | gpu_environment(settings.gpu) | {"LLAMA_API_KEY": api_key}
+
+
+def build(engine: Engine, reported: str) -> str:
+    """The engine's build; the library does not report one of its own, so its version stands for it."""
+    return f"{LIBRARY} {version(LIBRARY)}" if engine.kind == EMBEDDED else reported
+
+
+def _embedded() -> Engine:
+    spec = find_spec(LIBRARY)
+    if spec is None:
+        raise StartError("engine", f"there is none: {GET_AN_ENGINE}")
+    return Engine("embedded", spec.origin or LIBRARY, (sys.executable, "-m", "workers.llama.embedded"))
+
+
+def _model_arguments(engine: Engine, model_path: Path | HfModel) -> Sequence[str]:
+    if isinstance(model_path, Path):
+        return ("-m", str(model_path))
+    if engine.kind == "embedded":
+        raise StartError("model", "the embedded engine cannot download it: pip install 'corral[hf]'")
+    return ("-hf", model_path.reference)
+
+
+def _flag(argument: str) -> str:
+    """As the engine reads it: it takes `--ctx_size` for `--ctx-size`."""
+    name = argument.partition("=")[0]
+    return name.replace("_", "-") if name.startswith("--") else name
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

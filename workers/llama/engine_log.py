@@ -1,0 +1,73 @@
+"""The engine's log file, and what it tells about an end.
+
+Owns: the one line that is worth showing to a person, out of the engine's many; the size of the log.
+Never: interprets a line beyond choosing it. The words matched are llama.cpp's own.
+"""
+
+import re
+import signal
+from pathlib import Path
+
+ROTATE_BYTES = 16 * 2**20
+TAIL_BYTES = 64 * 1024
+PORT_TAKEN = re.compile(r"couldn't bind|address already in use", re.IGNORECASE)
+# "0.00.006.464 E cmn  common_init_: " and the older "llama_model_load: "
+_PREFIX = re.compile(r"^(\d+(\.\d+){3} (?P<level>[A-Z]) )?(\s*[a-z_]{2,6}\s+)?([\w~():]+: )?(error: )?(?=\S)")
+_TELLING = re.compile(
+    r"out of memory|failed to allocate|unable to allocate|failed to create context|error loading model|^error: |"
+    r"couldn't bind|not within the file bounds|unknown model architecture|invalid argument|GGML_ASSERT|"
+    r"CUDA error|no such file|failed to open|cannot run",
+    re.IGNORECASE,
+)
+_ABORTED = re.compile(r"out of memory|GGML_ASSERT|CUDA error|failed to allocate|unable to allocate", re.IGNORECASE)
+_TROUBLE = re.compile(r"error|fail|invalid|unknown|cannot", re.IGNORECASE)
+_EMPTY_WORDS = re.compile(r"exiting due to|cleaning up before exit|the lines above say why|waiting for main loop")
+_MEMORY = re.compile(r"out of memory|to allocate|failed to create context", re.IGNORECASE)
+MEMORY_REMEDY = "; if memory is short, lower --slots or --context, or take a smaller model"
+_HINTS = {signal.SIGKILL: "; the machine may have run out of memory", signal.SIGILL: "; it is built for another CPU"}
+
+
+def size(path: Path) -> int:
+    """Where the next run's lines begin. A log that has grown large is set aside first, in place of the one before."""
+    try:
+        length = path.stat().st_size
+    except FileNotFoundError:
+        return 0
+    if length < ROTATE_BYTES:
+        return length
+    path.replace(path.with_suffix(".log.1"))
+    return 0
+
+
+def since(path: Path, start: int) -> str:
+    """The last 64 KiB of what was written after `start`."""
+    try:
+        with path.open("rb") as file:
+            end = file.seek(0, 2)
+            file.seek(max(start, end - TAIL_BYTES))
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def reason(text: str, returncode: int | None) -> str:
+    """One sentence on why the process ended, from its log and its exit status."""
+    line = telling_line(text)
+    if _MEMORY.search(line):
+        line += MEMORY_REMEDY
+    if returncode is not None and returncode < 0:
+        number = signal.Signals(-returncode)
+        ended = f"the engine was ended by {number.name}"
+        return f"{ended}: {line}" if _ABORTED.search(line) else ended + _HINTS.get(number, "")
+    return line or f"the engine exited with code {returncode}"
+
+
+def telling_line(text: str) -> str:
+    """The last line that names a cause, else the last that speaks of trouble, else the last; without its prefix."""
+    lines = [line for raw in text.splitlines() if (line := raw.strip()) and not _EMPTY_WORDS.search(line)]
+    for words in (_TELLING, _TROUBLE):
+        for line in reversed(lines):
+            bare = _PREFIX.sub("", line, count=1)
+            if words.search(bare) or words.search(line):
+                return bare
+    return _PREFIX.sub("", lines[-1], count=1) if lines else ""

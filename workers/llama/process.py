@@ -1,0 +1,290 @@
+"""The engine as a process that is kept alive.
+
+Owns: one llama-server and everything about its life: start, health, restart, end, its port, its key, its log.
+Never: sends it a request to generate; knows slots, jobs or conversations.
+
+    stopped -> starting -> ready -> failing -> starting -> ...      any -> stopping -> stopped
+                  `-> failing -> stopped     only at the first start: a wrong flag or file does not mend itself
+
+One supervisor thread does it all. It also starts the engine, because the engine dies with the thread that started it
+(see infra.guard): this thread lives as long as the engine should.
+"""
+
+import contextlib
+import os
+import secrets
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+
+import psutil
+import structlog
+
+from infra import guard
+from infra.config import Settings
+from infra.errors import StartError
+from workers.llama import command, engine_log, pid_file
+from workers.llama.command import Engine
+from workers.llama.model import HfModel, ModelProfile
+from workers.llama.probe import EngineProps, Health, NotOursError, Probe, free_port
+
+__all__ = ["EngineProcess", "EngineProps", "EngineState", "backoff_s"]
+
+LOADING_PROBE_S = 0.2
+HEALTH_PROBE_S = 1.0
+# The engine answers /health beside its work, so only one that hangs is silent for this long.
+SILENCE_LIMIT_S = 60.0
+BACKOFF_FIRST_S = 0.5
+BACKOFF_LIMIT_S = 30.0
+HEALTHY_AFTER_S = 60.0
+# Between choosing a free port and taking it, somebody else may take it.
+PORT_ATTEMPTS = 5
+DEFAULT_GRACE_S = 5.0
+
+log = structlog.get_logger()
+
+
+class EngineState(StrEnum):
+    STOPPED = "stopped"
+    STARTING = "starting"
+    READY = "ready"
+    FAILING = "failing"
+    STOPPING = "stopping"
+
+
+@dataclass(frozen=True, slots=True)
+class _Life:
+    """One life of the engine's process, looked at when it is over. `ready_s` is None when it never was ready."""
+
+    reason: str
+    ready_s: float | None = None
+    port_taken: bool = False
+
+
+def backoff_s(failures: int) -> float:
+    """Seconds to wait after the n-th failure in a row: 0.5, 1, 2 ... at most 30."""
+    return min(BACKOFF_LIMIT_S, BACKOFF_FIRST_S * 2.0 ** min(failures - 1, 16))
+
+
+class EngineProcess:
+    """Keeps one engine running. Started once; every public method and property may be used from any thread."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        engine: Engine,
+        model_path: Path | HfModel,
+        profile: ModelProfile,
+        on_change: Callable[[EngineState], None],
+    ) -> None:
+        """`on_change` is called from the supervisor thread after each change; it must not block."""
+        self._settings, self._engine = settings, engine
+        self._model_path, self._profile = model_path, profile
+        self._on_change = on_change
+        self.api_key = secrets.token_urlsafe(32)
+        self.log_path = settings.data_dir / "logs" / f"engine-{settings.worker_name}.log"
+        self._pid_path = settings.data_dir / "run" / f"engine-{settings.worker_name}.json"
+        self._changed = threading.Condition()
+        self._state, self._reason, self._over = EngineState.STOPPED, "", False
+        self._port, self._pid = 0, 0
+        self._props: EngineProps | None = None
+        self._stop = threading.Event()
+        self._grace_s = DEFAULT_GRACE_S
+        self._wake, self._waker = os.pipe()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def state(self) -> EngineState:
+        return self._state
+
+    @property
+    def reason(self) -> str:
+        """Why it failed last, in one line; empty when it is well."""
+        return self._reason
+
+    @property
+    def base_url(self) -> str:
+        """Changes with each restart."""
+        return f"http://127.0.0.1:{self._port}"
+
+    @property
+    def pid(self) -> int:
+        """0 while there is no process."""
+        return self._pid
+
+    @property
+    def props(self) -> EngineProps:
+        """What the engine says about itself. Raises StartError before it was ready for the first time."""
+        if self._props is None:
+            raise StartError("engine", "it has not been ready yet")
+        return self._props
+
+    def rss_bytes(self) -> int:
+        """Memory of the engine's process that is in RAM; 0 while there is none."""
+        pid = self._pid
+        try:
+            return int(psutil.Process(pid).memory_info().rss) if pid else 0
+        except psutil.Error:
+            return 0
+
+    def start(self) -> None:
+        """Starts the supervisor, which starts the engine; returns at once.
+
+        Raises ConfigError for flags that Corral owns, StartError when the worker's name is in use.
+        """
+        self._command(port=0)
+        pid_file.clear(self._pid_path)
+        self._thread = threading.Thread(target=self._supervise, name="engine-supervisor", daemon=True)
+        self._thread.start()
+
+    def wait_ready(self, timeout_s: float) -> EngineProps:
+        """The engine's properties once it is ready. Raises StartError with the reason when its first start fails, or
+        takes longer than `timeout_s`."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._over or self._state is EngineState.READY, timeout_s)
+            if self._over:
+                raise StartError("engine", self._reason or "it was stopped")
+            if self._state is EngineState.READY:
+                return self.props
+        raise StartError("engine", self._too_slow(timeout_s))
+
+    def stop(self, grace_s: float = DEFAULT_GRACE_S) -> None:
+        """Ends the engine, by force after `grace_s`, and the supervisor. Idempotent; returns when both are gone."""
+        with self._changed:
+            self._grace_s = grace_s
+            if not self._stop.is_set():
+                self._stop.set()
+                os.write(self._waker, b"x")
+        if self._thread is not None:
+            self._thread.join()
+
+    def __del__(self) -> None:
+        os.close(self._wake)
+        os.close(self._waker)
+
+    def _supervise(self) -> None:
+        try:
+            self._keep_running()
+        # Last line of defence: without it the worker would wait for a supervisor that is gone.
+        except Exception as error:
+            log.exception("engine.supervisor_failed")
+            self._reason = f"its supervisor failed: {error}"
+        with self._changed:
+            self._over = True
+        self._change(EngineState.STOPPED)
+
+    def _keep_running(self) -> None:
+        failures, ever_ready = 0, False
+        while not self._stop.is_set():
+            life = self._live_on_a_free_port()
+            ever_ready = ever_ready or life.ready_s is not None
+            if self._stop.is_set():
+                return
+            self._change(EngineState.FAILING, life.reason)
+            if not ever_ready:
+                return
+            failures = 1 if (life.ready_s or 0) >= HEALTHY_AFTER_S else failures + 1
+            self._stop.wait(backoff_s(failures))
+
+    def _live_on_a_free_port(self) -> _Life:
+        for _ in range(PORT_ATTEMPTS):
+            life = self._live(free_port())
+            if not life.port_taken:
+                break
+        return life
+
+    def _live(self, port: int) -> _Life:
+        """From the start of the process to its end, whichever way it ends."""
+        try:
+            log_start = engine_log.size(self.log_path)
+            environment = command.environment(self._settings, self.api_key, os.environ)
+            process = guard.spawn(self._command(port), env=environment, log_path=self.log_path)
+        except OSError as error:
+            return _Life(f"{error.filename or self._settings.data_dir}: {error.strerror}")
+        self._port, self._pid = port, process.pid
+        # The note is for the rare case that the bond to this thread fails; a full disk must not keep the engine down.
+        with contextlib.suppress(OSError):
+            pid_file.write(self._pid_path, process.pid)
+        self._change(EngineState.STARTING)
+        with Probe(port, self.api_key) as probe:
+            life = self._load(process, probe)
+            if life is None:
+                ready_at = time.monotonic()
+                self._change(EngineState.READY)
+                life = replace(self._watch(process, probe), ready_s=time.monotonic() - ready_at)
+        return self._bury(process, life, log_start)
+
+    def _load(self, process: subprocess.Popen[bytes], probe: Probe) -> _Life | None:
+        """None when the engine is ready, else why it is not."""
+        limit_s = self._settings.engine_start_timeout_s
+        deadline = time.monotonic() + limit_s
+        while not self._stop.is_set() and time.monotonic() < deadline:
+            if guard.wait_for_exit(process, LOADING_PROBE_S, wake=self._wake):
+                return _Life("")
+            try:
+                props = probe.props() if probe.health() is Health.OK else None
+            except NotOursError:
+                return _Life("another server took the engine's port", port_taken=True)
+            if props is not None:
+                self._props = replace(props, build=command.build(self._engine, props.build))
+                return None
+        return _Life(self._too_slow(limit_s))
+
+    def _watch(self, process: subprocess.Popen[bytes], probe: Probe) -> _Life:
+        heard = time.monotonic()
+        while not self._stop.is_set():
+            if guard.wait_for_exit(process, HEALTH_PROBE_S, wake=self._wake):
+                return _Life("")
+            if probe.health() is Health.OK:
+                heard = time.monotonic()
+            elif time.monotonic() - heard > SILENCE_LIMIT_S:
+                return _Life(f"it did not answer for {SILENCE_LIMIT_S:g} s and was restarted")
+        return _Life("")
+
+    def _bury(self, process: subprocess.Popen[bytes], life: _Life, log_start: int) -> _Life:
+        if self._stop.is_set():
+            self._change(EngineState.STOPPING)
+        guard.stop(process, self._grace_s if self._stop.is_set() else 0)
+        self._pid = 0
+        pid_file.remove(self._pid_path)
+        if life.reason:
+            return life
+        text = engine_log.since(self.log_path, log_start)
+        taken = life.ready_s is None and engine_log.PORT_TAKEN.search(text) is not None
+        return replace(life, reason=engine_log.reason(text, process.returncode), port_taken=taken)
+
+    def _change(self, state: EngineState, reason: str = "") -> None:
+        with self._changed:
+            if state is self._state:
+                self._changed.notify_all()
+                return
+            self._state = state
+            if state in (EngineState.FAILING, EngineState.READY):
+                self._reason = reason
+            self._changed.notify_all()
+        write = log.warning if state is EngineState.FAILING else log.info
+        write(
+            "engine.state",
+            worker=self._settings.worker_name,
+            state=state,
+            pid=self._pid,
+            port=self._port,
+            reason=reason,
+        )
+        try:
+            self._on_change(state)
+        # A listener's mistake must not end the thread that the engine hangs on.
+        except Exception:
+            log.exception("engine.listener_failed", state=state)
+
+    def _command(self, port: int) -> list[str]:
+        return command.command(self._engine, self._settings, self._model_path, port, self._profile)
+
+    def _too_slow(self, limit_s: float) -> str:
+        return (
+            f"the model did not load within {limit_s:g} s; see {self.log_path}, or raise CORRAL_ENGINE_START_TIMEOUT_S"
+        )
