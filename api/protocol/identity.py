@@ -1,0 +1,115 @@
+"""Who asks: agent, conversation, kind and priority, from headers, metadata and the prompt's prefix.
+
+Owns: which header or field says what, and how a conversation's name is made.
+Never: where a conversation runs; a key's rights (`api.auth`).
+"""
+
+import re
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any
+
+import orjson
+
+from infra.errors import BadRequest
+from scheduler.contract import LEVELS, GenerationRequest, Identity, Kind
+
+AGENT_HEADER = "x-agent-id"
+PRIORITY_HEADER = "x-priority"
+SESSION_HEADER = "x-claude-code-session-id"
+SUBAGENT_HEADER = "x-claude-code-agent-id"
+MAX_LABEL_CHARS = 128
+# Characters of a hexadecimal SHA-256: 96 bits, so that a billion conversations do not meet by chance.
+NAME_CHARS = 24
+
+_OLD_USER_ID = re.compile(r"^user_.*_account_.*_session_(.+)$", re.DOTALL)
+
+
+def identify(headers: Mapping[str, str], metadata: Any, request: GenerationRequest, key_name: str) -> Identity:
+    """Who asks, from lower-case `headers`, the body's `metadata` of any shape and the normalised `request`.
+
+    Raises BadRequest that names the header when a label is not printable or too long.
+    """
+    session = _label(headers, SESSION_HEADER) or _session_of(metadata)
+    named = _label(headers, AGENT_HEADER)
+    subagent = _label(headers, SUBAGENT_HEADER)
+    who = session or named
+    return Identity(
+        key_name=key_name,
+        agent=named or session or key_name,
+        session=session,
+        conversation=_conversation(key_name, who, subagent, request),
+        kind=_kind(who, subagent, request),
+        identified=who is not None,
+    )
+
+
+def level(headers: Mapping[str, str], default: int) -> int:
+    """The priority asked for, 0 (first) to 9, else `default`. Raises BadRequest that names the header."""
+    text = headers.get(PRIORITY_HEADER, "").strip()
+    if not text:
+        return default
+    if not re.fullmatch("[0-9]", text) or int(text) not in LEVELS:
+        raise BadRequest("must be one digit, 0 (most urgent) to 9", field="X-Priority")
+    return int(text)
+
+
+def fingerprint(request: GenerationRequest) -> str:
+    """A short name of what all turns of a conversation share: system text and tools."""
+    tools = [[tool.name, tool.description, tool.input_schema] for tool in request.tools]
+    return _name(request.system, tools)
+
+
+def _conversation(key_name: str, who: str | None, subagent: str | None, request: GenerationRequest) -> str:
+    prefix = fingerprint(request)
+    if who is not None or subagent is not None:
+        return _name(key_name, who, subagent, prefix)
+    # Nobody says who it is: the first message tells conversations with one prefix apart and stays as they grow.
+    first = next(message for message in request.messages if message.role == "user")
+    return _name(key_name, None, None, prefix, first.model_dump(mode="json"))
+
+
+def _kind(who: str | None, subagent: str | None, request: GenerationRequest) -> Kind:
+    """A side call is an agent's request without tools: titles, summaries, classifiers.
+
+    A compaction carries the main line's system text and tools, so it is main and finds its cache.
+    """
+    if subagent is not None:
+        return Kind.SUBAGENT
+    return Kind.SIDE if who is not None and not request.tools else Kind.MAIN
+
+
+def _label(headers: Mapping[str, str], name: str) -> str | None:
+    value = headers.get(name, "").strip()
+    if not _is_label(value) and value:
+        raise BadRequest(f"must be at most {MAX_LABEL_CHARS} printable characters", field=name.title())
+    return value or None
+
+
+def _is_label(value: str) -> bool:
+    return 0 < len(value) <= MAX_LABEL_CHARS and value.isprintable()
+
+
+def _session_of(metadata: Any) -> str | None:
+    """The session id in `metadata.user_id`: a JSON text, an object, or `user_.._account_.._session_..`."""
+    user_id = metadata.get("user_id") if isinstance(metadata, dict) else None
+    if isinstance(user_id, str):
+        old = _OLD_USER_ID.match(user_id)
+        session = old[1] if old else _object(user_id).get("session_id")
+    else:
+        session = user_id.get("session_id") if isinstance(user_id, dict) else None
+    # Metadata may have any shape, so what is no label counts as not said.
+    return session if isinstance(session, str) and _is_label(session) else None
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        value = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _name(*parts: Any) -> str:
+    # JSON keeps parts apart: ("ab", "c") and ("a", "bc") differ.
+    return sha256(orjson.dumps(parts)).hexdigest()[:NAME_CHARS]

@@ -1,0 +1,73 @@
+"""From a client's body and headers to what the scheduler takes.
+
+Owns: the order of the steps, and the fields that are no messages.
+Never: HTTP, a store, an engine. Pure and linear in the body's size; a body of megabytes still takes tens of
+milliseconds, so callers parse those off the event loop.
+"""
+
+from collections.abc import Mapping
+
+from pydantic import BaseModel, ConfigDict
+
+from api.protocol import identity, normalise, prefix
+from api.protocol.body import read_object
+from api.protocol.schema import DEFAULT_MAX_TOKENS, MessagesRequest, ThinkingSwitch, validated
+from scheduler.contract import GenerationRequest, Identity, Thinking
+
+
+class Call(BaseModel):
+    """One request of a client: what to generate, for whom, how urgent (0 first), streamed or whole."""
+
+    model_config = ConfigDict(frozen=True)
+
+    request: GenerationRequest
+    identity: Identity
+    level: int
+    stream: bool
+
+
+def parse(raw: bytes, headers: Mapping[str, str], *, key_name: str, model: str, default_level: int) -> Call:
+    """The body of `POST /v1/messages` with its lower-case `headers`. `model` is the served id, whatever was asked for.
+
+    Raises BadRequest that names the field (`messages[3].content[0].type`) or the header.
+    """
+    level = identity.level(headers, default_level)
+    body = validated(read_object(raw))
+    request = _generation_request(body, model)
+    return Call(
+        request=request,
+        identity=identity.identify(headers, body.metadata, request, key_name),
+        level=level,
+        stream=bool(body.stream),
+    )
+
+
+def parse_count(raw: bytes, *, model: str) -> GenerationRequest:
+    """The body of `POST /v1/messages/count_tokens`: the same prompt as `parse` makes of it. Raises BadRequest."""
+    return _generation_request(validated(read_object(raw)), model)
+
+
+def _generation_request(body: MessagesRequest, model: str) -> GenerationRequest:
+    tools, removed = prefix.split_tools(body.tools)
+    return GenerationRequest(
+        model=model,
+        system=prefix.system_text(body.system, removed),
+        messages=normalise.messages(body.messages),
+        tools=tools,
+        tool_choice=prefix.tool_choice(body.tool_choice, tools, removed),
+        max_tokens=body.max_tokens or DEFAULT_MAX_TOKENS,
+        # An empty stop sequence would end the answer before it begins.
+        stop_sequences=tuple(dict.fromkeys(filter(None, body.stop_sequences))),
+        temperature=body.temperature,
+        top_p=body.top_p,
+        top_k=body.top_k,
+        thinking=_thinking(body.thinking),
+    )
+
+
+def _thinking(switch: ThinkingSwitch | None) -> Thinking:
+    if switch is None:
+        return Thinking()
+    if switch.type == "disabled":
+        return Thinking(enabled=False)
+    return Thinking(enabled=True, budget_tokens=switch.budget_tokens)
