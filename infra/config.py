@@ -56,7 +56,9 @@ class Settings(BaseModel):
     default_level: int = Field(5, ge=0, le=9, description="priority of a request without X-Priority")
     queue_limit: Positive = Field(64, description="queued jobs a worker's line may hold, then 529")
     load_bound: float = Field(1.25, ge=1, description="a worker takes new conversations up to this times the mean load")
-    home_lifetime_s: Seconds = Field(3600, description="how long a conversation's home is remembered after its last use")
+    home_lifetime_s: Seconds = Field(
+        3600, description="how long a conversation's home is remembered after its last use"
+    )
     flower_host: str = Field("127.0.0.1", description="address Flower listens on")
     flower_port: Port = Field(5555, description="port of Flower")
     flower_password: SecretStr = Field(SecretStr(""), description="user:password for Flower; needed off loopback")
@@ -86,12 +88,11 @@ class Settings(BaseModel):
     def _expand(cls, value: Path) -> Path:
         return value.expanduser().absolute()
 
-    @property
-    def reserve_tokens(self) -> int:
-        """Tokens of the window that a normal prompt may not use, so that a compaction request still fits."""
+    def reserve_tokens(self, context_tokens: int) -> int:
+        """Tokens of a window that a normal prompt may not use, so that a compaction request still fits."""
         if self.overflow_reserve_tokens >= 0:
-            return self.overflow_reserve_tokens
-        return min(4096, self.context_tokens // 16)
+            return min(self.overflow_reserve_tokens, context_tokens // 2)
+        return min(4096, context_tokens // 16)
 
 
 class Loaded(BaseModel):
@@ -104,7 +105,7 @@ class Loaded(BaseModel):
 
 
 # Variables with our prefix that are no settings: they speak to the tests or to a single command.
-NOT_SETTINGS = frozenset({"CORRAL_CONFIG", "CORRAL_TEST_REQUIRE_ALL"})
+NOT_SETTINGS = frozenset({"CORRAL_CONFIG", "CORRAL_BROKER_PASSWORD", "CORRAL_TEST_REQUIRE_ALL"})
 
 
 def load(environ: Mapping[str, str] | None = None, file: Path | None = None) -> Loaded:

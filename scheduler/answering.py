@@ -5,6 +5,7 @@ Never: counts (`workers.counting` does).
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from redis import Redis
 
@@ -35,7 +36,7 @@ class CountRequests:
     def take(self) -> CountRequest | None:
         """The next one; None when none came within BLOCK_MS."""
         with broker_errors():
-            found = self._reader.blpop([self._line], timeout=BLOCK_MS / 1000)
+            found: Any = self._reader.blpop([self._line], timeout=BLOCK_MS / 1000)
         if not found:
             return None
         name, _, body = found[1].partition(b"\n")

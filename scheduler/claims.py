@@ -5,6 +5,7 @@ Never: an engine, a slot, a delta.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from redis import Redis
 
@@ -33,9 +34,15 @@ class Claims:
     def claim(self) -> ClaimedJob | None:
         """The best job of the line, now running here; None when the line is empty."""
         names = [keys.line(self._worker), keys.running(self._worker)]
-        arguments = [self._worker, self._incarnation, keys.LEVEL_WEIGHT, RUNNING_LIFETIME_MS, keys.job("")]
+        arguments: list[str | int] = [
+            self._worker,
+            self._incarnation,
+            keys.LEVEL_WEIGHT,
+            RUNNING_LIFETIME_MS,
+            keys.job(""),
+        ]
         with broker_errors():
-            found = self._claim(names, [*arguments, SIBLINGS_LOOKED_AT])
+            found: Any = self._claim(names, [*arguments, SIBLINGS_LOOKED_AT])
         if found is None:
             return None
         job_id, attempt, level, agent, conversation, kind, queue_ms, reserve, body = found
@@ -56,9 +63,15 @@ class Claims:
         names = [keys.lease(self._worker), keys.WORKERS]
         for job_id in running:
             names += [keys.job(job_id), keys.stream(job_id)]
-        arguments = [self._worker, self._incarnation, info.model_dump_json(), lifetime_ms, RUNNING_LIFETIME_MS]
+        arguments: list[str | int] = [
+            self._worker,
+            self._incarnation,
+            info.model_dump_json(),
+            lifetime_ms,
+            RUNNING_LIFETIME_MS,
+        ]
         with broker_errors():
-            answer = self._beat(names, arguments)
+            answer: Any = self._beat(names, arguments)
         if answer[0] == 0:
             return None
         return dict(zip(running, (state.decode() for state in answer[1:]), strict=True))
@@ -74,11 +87,10 @@ class Claims:
         name = keys.control(self._worker)
         with broker_errors():
             if self._seen == "$":
-                newest = self._reader.xrevrange(name, count=1)
+                newest: Any = self._reader.xrevrange(name, count=1)
                 self._seen = newest[0][0].decode() if newest else "0"
-            answer = self._reader.xread({name: self._seen}, block=BLOCK_MS, count=100)
+            answer: Any = self._reader.xread({name: self._seen}, block=BLOCK_MS, count=100)
         entries = answer[0][1] if answer else []
         if entries:
             self._seen = entries[-1][0].decode()
         return [fields[b"job"].decode() for _, fields in entries]
-

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 import structlog
 
 from infra import keys
-from infra.errors import BrokerDown, NoWorker
+from infra.errors import BrokerDown, NoWorker, PromptTooLong
 from scheduler.contract import ClusterView, Delta, Failed, Finished, JobSpec, WorkerInfo
 from scheduler.follow import Feed, Follower
 from scheduler.jobs import Jobs
@@ -46,6 +46,11 @@ class Placed:
         """Take the job out of its line if it still waits there; True when it is gone."""
         level = self.spec.level
         return await self._jobs.cancel(self.spec.id, self.worker, level, only_queued=True) == "queued"
+
+    async def met_window(self) -> None:
+        """The session was told that its prompt is too long: its next request, the compaction, may use the reserve."""
+        if self.spec.identity.session:
+            await self._jobs.met_window(self.spec.identity.session)
 
     async def vanished(self) -> bool:
         """Whether the broker has lost the record of a job that has not ended."""
@@ -104,12 +109,15 @@ class Dispatcher:
             if placed.last is None:
                 await self._jobs.cancel(placed.spec.id, placed.worker, placed.spec.level)
             else:
-                self._learn(placed.last)
+                await self._learn(placed, placed.last)
                 await self._jobs.forget(placed.spec.id)
         except BrokerDown as error:  # its keys run out by themselves
             log.warning("job_not_given_back", job=placed.spec.id, reason=error.message)
 
-    def _learn(self, last: Finished | Failed) -> None:
-        if isinstance(last, Finished):
+    async def _learn(self, placed: Placed, last: Finished | Failed) -> None:
+        if isinstance(last, Failed):
+            if last.code == PromptTooLong.code:
+                await placed.met_window()
+        else:
             took_s = (last.prefill_ms + last.decode_ms) / 1000
             self.usual_answer_s += SMOOTHING * (took_s - self.usual_answer_s)

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import structlog
 from redis.asyncio import Redis
@@ -91,9 +92,9 @@ class Follower:
                 await asyncio.sleep(RETRY_S)
 
     async def _read(self) -> None:
-        wanted = {name: feed.last_id for name, feed in self._feeds.items()} | {self._wake: self._wake_id}
+        wanted: Any = {name: feed.last_id for name, feed in self._feeds.items()} | {self._wake: self._wake_id}
         with broker_errors():
-            answer = await self._reader.xread(wanted, block=BLOCK_MS, count=MOST_ENTRIES)
+            answer: Any = await self._reader.xread(wanted, block=BLOCK_MS, count=MOST_ENTRIES)
         for raw_name, entries in answer or ():
             name = raw_name.decode()
             if name == self._wake:

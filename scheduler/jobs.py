@@ -10,6 +10,7 @@ Never: claims or runs a job (`claims`), decides where it goes (`policy`), publis
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from redis.asyncio import Redis
 
@@ -48,8 +49,8 @@ class Jobs:
     async def home(self, conversation: str) -> str | None:
         """The worker that a conversation lives on, if it is remembered."""
         with broker_errors():
-            found = await self._redis.get(keys.home(conversation))
-        return found.decode() if found else None
+            found: Any = await self._redis.get(keys.home(conversation))
+        return str(found.decode()) if found else None
 
     async def admit(self, spec: JobSpec, candidates: Sequence[Candidate], retry_after_s: int) -> str:
         """Put the job into the line of the first candidate with room and return that worker's name.
@@ -57,16 +58,15 @@ class Jobs:
         Raises QueueFull (with `retry_after_s`) when every line is full, NoWorker when no candidate is alive.
         """
         with broker_errors():
-            index, _ = await self._admit(*self._admission(spec, candidates))
+            answer: Any = await self._admit(*self._admission(spec, candidates))
+        index = int(answer[0])
         if index > 0:
             return candidates[index - 1].worker
         if index == 0:
             raise QueueFull("all workers are busy and their queues are full", retry_after_s=retry_after_s)
         raise NoWorker("no worker is alive; start one with `corral worker`", retry_after_s=retry_after_s)
 
-    def _admission(
-        self, spec: JobSpec, candidates: Sequence[Candidate]
-    ) -> tuple[list[str], list[str | int | bytes]]:
+    def _admission(self, spec: JobSpec, candidates: Sequence[Candidate]) -> tuple[list[str], list[str | int | bytes]]:
         who = spec.identity
         fields: list[str | int | bytes] = [
             "version", CONTRACT_VERSION, "request_id", spec.request_id, "api", self._api, "agent", who.agent,
@@ -89,10 +89,10 @@ class Jobs:
             with broker_errors():
                 names = [keys.job(job_id), keys.stream(job_id), keys.line(worker), keys.control(worker)]
                 names.append(keys.level_list(worker, level))
-                answer = await self._cancel(names, [job_id, worker, "1" if only_queued else "0"])
-            state = answer[0].decode()
+                answer: Any = await self._cancel(names, [job_id, worker, "1" if only_queued else "0"])
+            state = str(answer[0].decode())
             if state != "moved":
-                return str(state)
+                return state
             worker = answer[1].decode()
         return "over"
 

@@ -47,7 +47,7 @@ class Membership:
         """A new snapshot. Raises BrokerDown."""
         with broker_errors():
             names, now_ms = await self.known()
-            leases = await self._redis.mget([keys.lease(name) for name in names]) if names else []
+            leases: Any = await self._redis.mget([keys.lease(name) for name in names]) if names else []
             infos = [info for lease in leases if (info := parse_lease(lease)) is not None]
             loads = await self._loads([info.name for info in infos], now_ms)
         workers = tuple(
@@ -61,7 +61,7 @@ class Membership:
         with broker_errors():
             seconds, micros = await self._redis.time()
             now_ms = seconds * 1000 + micros // 1000
-            names = await self._redis.zrange(keys.WORKERS, now_ms - FORGOTTEN_MS, "+inf", byscore=True)
+            names: Any = await self._redis.zrange(keys.WORKERS, now_ms - FORGOTTEN_MS, "+inf", byscore=True)
         return sorted(name.decode() for name in names), now_ms
 
     async def _loads(self, names: Sequence[str], now_ms: int) -> list[tuple[tuple[int, ...], int, int]]:

@@ -11,6 +11,7 @@ nobody has died.
 import asyncio
 import uuid
 from time import monotonic
+from typing import Any
 
 import structlog
 from redis.asyncio import Redis
@@ -93,7 +94,7 @@ class Recovery:
 
     async def _bury_running(self, name: str, info: WorkerInfo | None) -> None:
         with broker_errors():
-            running = await self._redis.hgetall(keys.running(name))
+            running: Any = await self._redis.hgetall(keys.running(name))
         last = failure(WorkerLost("the worker died while it was answering; ask again", retry_after_s=1))
         for raw_id, raw_incarnation in running.items():
             job_id, incarnation = raw_id.decode(), raw_incarnation.decode()
@@ -103,7 +104,7 @@ class Recovery:
 
     async def _move_queued(self, name: str, view: ClusterView) -> None:
         with broker_errors():
-            waiting = await self._redis.zrange(keys.line(name), 0, -1)
+            waiting: Any = await self._redis.zrange(keys.line(name), 0, -1)
             if not waiting and name not in {worker.info.name for worker in view.workers}:
                 await self._redis.zrem(keys.WORKERS, name)
         others = view.model_copy(update={"workers": tuple(w for w in view.workers if w.info.name != name)})
@@ -112,7 +113,7 @@ class Recovery:
 
     async def _move_one(self, job_id: str, name: str, view: ClusterView) -> None:
         with broker_errors():
-            record = await self._redis.hmget(keys.job(job_id), "level", "conversation", "agent")
+            record: Any = await self._redis.hmget(keys.job(job_id), "level", "conversation", "agent")
         if record[0] is None:
             with broker_errors():
                 await self._redis.zrem(keys.line(name), job_id)
@@ -136,7 +137,7 @@ class Recovery:
             return
         self._short[name] = 0
         with broker_errors():
-            lost = await self._redis.zrange(keys.line(name), 0, missing - 1, withscores=True)
+            lost: Any = await self._redis.zrange(keys.line(name), 0, missing - 1, withscores=True)
         for raw_id, score in lost:
             await self._tickets.publish(raw_id.decode(), "", name, int(score // keys.LEVEL_WEIGHT))
         log.warning("tickets_replaced", worker=name, count=len(lost))

@@ -154,4 +154,3 @@ def failure(error: BaseException) -> Failed:
     if isinstance(error, CorralError):
         return Failed(error.code, error.message, error.retry_after_s, getattr(error, "prompt_tokens", None))
     return Failed("internal", "the worker met an unexpected error; its log has the details")
-

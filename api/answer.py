@@ -1,0 +1,194 @@
+"""One answer: waiting for it, committing to it, and its events as they come.
+
+Owns: the waiting limits, the early commit, pings and heartbeats, and what is known of an answer for headers and log.
+Never: places or queues a job (`scheduler.dispatch`), knows the shape of an event (`protocol.events`).
+
+Until `Started` everything that goes wrong is a status code. An identified agent that waits longer than the early
+commit gets its stream opened first, once its prompt has been counted and fits; from then on trouble is an error event.
+"""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from math import inf
+from time import monotonic
+from typing import Any
+
+from api.errors import error_of, reply_for
+from api.house import House
+from api.protocol.events import EventBuilder
+from api.protocol.request import Call
+from api.protocol.sse import encode
+from api.protocol.whole import whole_message
+from infra.errors import CorralError, EngineTimeout, PromptTooLong, ShuttingDown, WaitedTooLong, WorkerLost
+from scheduler.contract import Delta, Failed, Finished, Started
+from scheduler.dispatch import Placed
+
+TICK_S = 1.0  # how often a silent job is looked after
+COUNT_LIMIT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """The limits of one answer, in seconds from its arrival. `early_commit_s` is inf where it is not allowed."""
+
+    wait_s: float
+    early_commit_s: float
+    answer_s: float
+
+
+class Answer:
+    """The answer to one call: `commit` and then `events`, or `whole`."""
+
+    def __init__(self, call: Call, request_id: str, placed: Placed, house: House) -> None:
+        self._call = call
+        self._request_id = request_id
+        self._message_id = f"msg_{request_id.removeprefix('req_')}"
+        self._placed = placed
+        self._house = house
+        self._patience = patience(call, house)
+        self._began_s = monotonic()
+        self._may_withdraw = True
+        self._come: list[Delta] = []
+        self._counted_tokens = 0
+        self.job_id = placed.spec.id
+        self.started: Started | None = None
+        self.finished: Finished | None = None
+        self.failure: CorralError | None = None
+
+    async def commit(self) -> None:
+        """Return when status 200 may go out. Raises what the client is told instead."""
+        opens_s = self._began_s + self._patience.early_commit_s
+        while not self._come:
+            left_s = opens_s - monotonic()
+            if left_s <= 0:
+                await self._check_fits()
+                return
+            self._come = await self._next(min(left_s, TICK_S))
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """The answer as server-sent events, with signs of life while nothing comes. Always ends with a last event."""
+        builder = EventBuilder(self._message_id, self._call.request.model)
+        if self.started is None:
+            yield _encoded(builder.start(self._counted_tokens, 0))
+        beat = Beat(self._house.settings.ping_interval_s, self._house.settings.heartbeat_interval_s)
+        try:
+            while not builder.done:
+                events = [event for delta in await self._more() for event in builder.feed(delta)]
+                if events:
+                    beat.content()
+                elif (sign := beat.due()) is not None:
+                    events = [builder.ping() if sign == "ping" else builder.heartbeat()]
+                if events:
+                    yield _encoded(events)
+        except CorralError as error:
+            kind = reply_for(error, self._request_id).body["error"]["type"]
+            yield _encoded(builder.fail(kind, error.message, self._request_id))
+
+    async def whole(self) -> dict[str, Any]:
+        """The complete message. Raises what ended it instead."""
+        deltas: list[Delta] = []
+        while self.finished is None:
+            deltas += await self._next(TICK_S)
+        return whole_message(self._message_id, self._call.request.model, deltas)
+
+    def headers(self) -> dict[str, str]:
+        """What is known of the answer now."""
+        if self.started is None:
+            return {"x-corral-worker": self._placed.worker}
+        return {
+            "x-corral-worker": self.started.worker,
+            "x-corral-slot": str(self.started.slot),
+            "x-corral-attempt": str(self.started.attempt),
+            "x-corral-queue-ms": str(self.started.queue_ms),
+            "x-corral-prompt-tokens": str(self.started.prompt_tokens),
+            "x-corral-cached-tokens": str(self.started.cached_tokens),
+        }
+
+    async def _more(self) -> list[Delta]:
+        come, self._come = self._come, []
+        return come or await self._next(TICK_S)
+
+    async def _next(self, timeout_s: float) -> list[Delta]:
+        """What has come, [] when nothing did within `timeout_s`. Raises what ended the answer."""
+        deltas = await self._placed.next(timeout_s)
+        for delta in deltas:
+            if isinstance(delta, Started):
+                self.started = delta
+            elif isinstance(delta, Finished):
+                self.finished = delta
+            elif isinstance(delta, Failed):
+                self.failure = error_of(delta)
+                raise self.failure
+        if not deltas:
+            await self._look_after()
+        return deltas
+
+    async def _look_after(self) -> None:
+        """A silent job: has its wait been too long, is the house closing, has the broker lost it?"""
+        waited_s = monotonic() - self._began_s
+        closing = self._house.stopping.is_set()
+        if self.started is None and self._may_withdraw and (closing or waited_s >= self._patience.wait_s):
+            self._may_withdraw = await self._placed.withdraw()
+            if self._may_withdraw:
+                raise self._refusal(closing)
+        if waited_s > self._patience.wait_s + self._patience.answer_s:
+            raise EngineTimeout("the answer took longer than allowed")
+        if await self._placed.vanished():
+            raise WorkerLost("the request was lost with the broker's data; ask again", retry_after_s=1)
+
+    def _refusal(self, closing: bool) -> CorralError:
+        retry_after_s = self._house.dispatcher.retry_after_s()
+        if closing:
+            return ShuttingDown("the gateway is being stopped", retry_after_s=retry_after_s)
+        waited_s = f"{self._patience.wait_s:g}"
+        return WaitedTooLong(f"no slot came free within {waited_s} s; try again later", retry_after_s=retry_after_s)
+
+    async def _check_fits(self) -> None:
+        """Before an early commit: a prompt that is too long must still be told by its status code."""
+        count = await self._house.counts.count(self._call.request, COUNT_LIMIT_S)
+        self._counted_tokens = count.tokens
+        worker = self._house.dispatcher.worker(self._placed.worker)
+        if count.exact and worker is not None and count.tokens > worker.prompt_limit_tokens:
+            await self._placed.met_window()
+            raise PromptTooLong(count.tokens, worker.prompt_limit_tokens)
+
+
+class Beat:
+    """When a sign of life is due: a ping after `ping_s` of silence, a heartbeat each `heartbeat_s` without content.
+
+    Pings alone do not keep the client: after 300 s without a meaningful event it drops the stream.
+    """
+
+    def __init__(self, ping_s: float, heartbeat_s: float) -> None:
+        self._ping_s = ping_s
+        self._heartbeat_s = heartbeat_s
+        self._pinged_s = self._content_s = monotonic()
+
+    def content(self) -> None:
+        self._pinged_s = self._content_s = monotonic()
+
+    def due(self) -> str | None:
+        """`heartbeat`, `ping` or None; what it returns counts as sent."""
+        now_s = monotonic()
+        if now_s - self._content_s >= self._heartbeat_s:
+            self._pinged_s = self._content_s = now_s
+            return "heartbeat"
+        if now_s - self._pinged_s >= self._ping_s:
+            self._pinged_s = now_s
+            return "ping"
+        return None
+
+
+def patience(call: Call, house: House) -> Patience:
+    """The limits for this caller: an identified agent waits longer, and a stream of its may be opened early."""
+    settings = house.settings
+    identified = call.identity.identified
+    return Patience(
+        wait_s=settings.wait_identified_s if identified else settings.wait_anonymous_s,
+        early_commit_s=settings.early_commit_s if identified and call.stream else inf,
+        answer_s=settings.answer_timeout_s,
+    )
+
+
+def _encoded(events: list[dict[str, Any]]) -> bytes:
+    return b"".join(encode(event) for event in events)

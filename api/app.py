@@ -1,0 +1,182 @@
+"""The API's composition root: settings -> clients -> FastAPI.
+
+Owns: which objects exist in an API process, its background tasks, and how it starts and stops.
+Never: does any work of theirs. `python -m api.app` serves.
+"""
+
+import asyncio
+import contextlib
+import sys
+import uuid
+from collections.abc import AsyncIterator
+from types import FrameType
+
+import structlog
+import uvicorn
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from api import health, messages, models
+from api.auth import Keyring
+from api.errors import reply_for
+from api.house import House
+from api.messages import JsonResponse
+from infra import config
+from infra.celery_app import LOOPBACK, build
+from infra.config import Settings
+from infra.errors import Cancelled, ConfigError, CorralError, NotFound, StartError
+from infra.observability import logs
+from infra.redis_client import READ_TIMEOUT_S, async_client, checked
+from scheduler.counts import Counts
+from scheduler.dispatch import Dispatcher
+from scheduler.follow import Follower
+from scheduler.jobs import Jobs, Limits
+from scheduler.membership import Membership
+from scheduler.queue import Tickets
+from scheduler.recovery import Recovery
+
+log = structlog.get_logger(__name__)
+
+
+def create_app(settings: Settings) -> FastAPI:
+    """The gateway. Raises ConfigError for an open address without keys."""
+    keys = config.api_keys(settings)
+    if settings.host not in LOOPBACK and not keys:
+        raise ConfigError(f"CORRAL_API_KEYS: needed as name:key to listen on {settings.host}; loopback needs none")
+    app = FastAPI(title="Corral", lifespan=_lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.settings, app.state.keys = settings, keys
+    for router in (messages.router, models.router, health.router):
+        app.include_router(router)
+    app.add_exception_handler(CorralError, _on_error)
+    app.add_exception_handler(HTTPException, _on_http_error)
+    app.add_exception_handler(Exception, _on_bug)
+    app.add_middleware(RequestIds)
+    return app
+
+
+@contextlib.asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    settings: Settings = app.state.settings
+    api = uuid.uuid4().hex[:12]
+    redis = async_client(settings.redis_url)
+    reader = async_client(settings.redis_url, connections=2, timeout_s=READ_TIMEOUT_S)
+    follower = Follower(reader, api)
+    membership = Membership(redis)
+    limits = Limits(queue=settings.queue_limit, home_ms=int(settings.home_lifetime_s * 1000))
+    jobs = Jobs(redis, api, limits)
+    tickets = Tickets(build(settings))
+    recovery = Recovery(redis, membership, jobs, tickets, settings.load_bound, settings.lease_lifetime_s)
+    app.state.house = House(
+        settings=settings,
+        keyring=Keyring(app.state.keys),
+        membership=membership,
+        dispatcher=Dispatcher(membership, jobs, tickets, follower, settings.load_bound),
+        counts=Counts(redis, follower, api),
+    )
+    tasks = [asyncio.create_task(part.run()) for part in (membership, follower, recovery)]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        tickets.close()
+        await redis.aclose()
+        await reader.aclose()
+
+
+async def _on_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, CorralError)  # noqa: S101  # registered for this class alone
+    if isinstance(error, Cancelled):
+        return Response(status_code=499)  # nobody reads it
+    reply = reply_for(error, request.state.request_id)
+    return JsonResponse(reply.body, reply.headers, reply.status)
+
+
+async def _on_http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # noqa: S101  # registered for this class alone
+    if error.status_code == 404:
+        return await _on_error(request, NotFound(f"path: {request.url.path} is not known here"))
+    reply = reply_for(NotFound(f"{request.method} {request.url.path}: {error.detail}"), request.state.request_id)
+    return JsonResponse(reply.body, reply.headers, error.status_code)
+
+
+async def _on_bug(request: Request, error: Exception) -> Response:
+    log.error("unexpected_error", path=request.url.path, exc_info=error)
+    return await _on_error(request, CorralError("the gateway met an unexpected error; its log has the details"))
+
+
+class RequestIds:
+    """Gives each request an id and each response the `request-id` header."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = f"req_{uuid.uuid4().hex}"
+        scope.setdefault("state", {})["request_id"] = request_id
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", []), (b"request-id", request_id.encode())]
+            await send(message)
+
+        await self._app(scope, receive, send_with_id)
+
+
+class Server(uvicorn.Server):
+    """uvicorn that tells the house first: waiting requests are refused at once, running answers may end."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        house: House | None = getattr(self.config.app.state, "house", None)  # type: ignore[union-attr]
+        if house is not None:
+            house.stopping.set()
+        super().handle_exit(sig, frame)
+
+
+def serve(settings: Settings) -> None:
+    """Serve until a signal comes. Raises ConfigError or StartError with one clear sentence."""
+    checked(settings.redis_url)
+    server = Server(
+        uvicorn.Config(
+            create_app(settings),
+            host=settings.host,
+            port=settings.port,
+            loop="uvloop",
+            http="httptools",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=int(settings.drain_s) + 1,
+        )
+    )
+    try:
+        server.run()
+    except SystemExit as error:
+        reason = f"cannot listen on {settings.host}:{settings.port}; is the port taken? choose another --port"
+        raise StartError("api", reason) from error
+    if not server.started:
+        raise StartError("api", f"cannot listen on {settings.host}:{settings.port}; choose another --port")
+
+
+def main() -> int:
+    """Exit code 0 after a signal, 1 when the API could not start; the last line of stderr then says why."""
+    try:
+        settings = config.load().settings
+        logs.configure(settings, "api")
+        serve(settings)
+    except CorralError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

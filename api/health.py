@@ -1,0 +1,62 @@
+"""Is it alive, is it ready, and what is going on.
+
+Owns: the routes that operators, load balancers and the client's first look use. None of them waits for the broker.
+Never: changes anything.
+"""
+
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from api.house import House
+from api.messages import JsonResponse
+from scheduler.contract import WorkerView
+from scheduler.policy.admission import able, why_none
+
+router = APIRouter()
+
+
+@router.api_route("/", methods=["GET", "HEAD"])
+@router.api_route("/api/hello", methods=["GET", "HEAD"])
+async def hello() -> JsonResponse:
+    """What the client asks first."""
+    return JsonResponse({"name": "corral"})
+
+
+@router.post("/api/event_logging/batch")
+async def swallow() -> Response:
+    """Older clients send telemetry here; it is not kept."""
+    return Response(status_code=200)
+
+
+@router.get("/live")
+async def live() -> JsonResponse:
+    return JsonResponse({"live": True})
+
+
+@router.get("/ready")
+async def ready(request: Request) -> JsonResponse:
+    house: House = request.app.state.house
+    if not house.membership.fresh:
+        return JsonResponse({"ready": False, "reason": "the broker does not answer"}, status=503)
+    if house.stopping.is_set() or not able(house.view):
+        reason = "the gateway is being stopped" if house.stopping.is_set() else why_none(house.view)
+        return JsonResponse({"ready": False, "reason": reason}, status=503)
+    return JsonResponse({"ready": True})
+
+
+@router.get("/v1/status")
+async def status(request: Request) -> JsonResponse:
+    """Workers, their slots and lines, as seen half a second ago at most while the broker answers."""
+    house: House = request.app.state.house
+    house.keyring.caller(request.headers)
+    workers = [_worker(worker) for worker in sorted(house.view.workers, key=lambda w: w.info.name)]
+    waiting = sum(sum(worker["queued"]) for worker in workers)
+    return JsonResponse({"broker": house.membership.fresh, "workers": workers, "waiting": waiting})
+
+
+def _worker(worker: WorkerView) -> dict[str, Any]:
+    info = worker.info.model_dump(mode="json", exclude={"version"})
+    return {**info, "queued": list(worker.queued), "running": worker.running, "homes": worker.homes}

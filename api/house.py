@@ -1,0 +1,39 @@
+"""What the routes are given: built once by `app`, read by everyone.
+
+Owns: nothing but the names. Never: makes a client, reads a setting.
+"""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from api.auth import Keyring
+from infra.config import Settings
+from scheduler.contract import ClusterView
+from scheduler.counts import Counts
+from scheduler.dispatch import Dispatcher
+from scheduler.membership import Membership
+
+
+@dataclass(frozen=True, slots=True)
+class House:
+    """The parts of one API process. `stopping` is set when it takes no new work."""
+
+    settings: Settings
+    keyring: Keyring
+    membership: Membership
+    dispatcher: Dispatcher
+    counts: Counts
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def view(self) -> ClusterView:
+        return self.membership.view
+
+    def models(self) -> list[str]:
+        """Ids of the models served now, those of ready workers first."""
+        workers = sorted(self.view.workers, key=lambda w: (w.info.state != "ready", w.info.model))
+        return list(dict.fromkeys(w.info.model for w in workers if w.info.model))
+
+    def model(self) -> str:
+        """The id that any name asked for maps to; empty while no worker has told one."""
+        return next(iter(self.models()), "")

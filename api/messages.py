@@ -1,0 +1,86 @@
+"""POST /v1/messages as a straight line: receive -> parse -> dispatch -> answer.
+
+Owns: the order of the rooms a request goes through, and that leaving gives everything back.
+Never: what happens inside a room.
+"""
+
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import orjson
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from api.answer import Answer, patience
+from api.house import House
+from api.protocol.request import Call, parse
+from api.receiving import read_body, unless_gone
+from api.record import Record
+from infra.errors import ShuttingDown
+from scheduler.contract import JobSpec
+
+router = APIRouter()
+
+
+@router.post("/v1/messages")
+async def create_message(request: Request) -> Response:
+    """The floor plan. Everything entered on the way is left again at the end, or when the client hangs up."""
+    house: House = request.app.state.house
+    async with AsyncExitStack() as rooms:
+        record = rooms.enter_context(Record(request.state.request_id))
+        call = record.call = await _receive(request, house)
+        placed = await rooms.enter_async_context(house.dispatcher.submit(_job(call, record.request_id, house)))
+        answer = record.answer = Answer(call, record.request_id, placed, house)
+        if not call.stream:
+            message = await unless_gone(request, answer.whole())
+            return JsonResponse(message, answer.headers())
+        await unless_gone(request, answer.commit())
+        return EventResponse(answer.events(), answer.headers(), rooms.pop_all())
+
+
+async def _receive(request: Request, house: House) -> Call:
+    if house.stopping.is_set():
+        raise ShuttingDown("the gateway is being stopped", retry_after_s=5)
+    key_name = house.keyring.caller(request.headers)
+    raw = await read_body(request, house.settings.body_limit_bytes, house.settings.body_timeout_s)
+    return parse(
+        raw, request.headers, key_name=key_name, model=house.model(), default_level=house.settings.default_level
+    )
+
+
+def _job(call: Call, request_id: str, house: House) -> JobSpec:
+    return JobSpec(
+        id=uuid.uuid4().hex,
+        request_id=request_id,
+        identity=call.identity,
+        level=call.level,
+        wait_limit_ms=int(patience(call, house).wait_s * 1000),
+        request=call.request,
+    )
+
+
+class JsonResponse(Response):
+    """A JSON body made by orjson."""
+
+    media_type = "application/json"
+
+    def __init__(self, body: Any, headers: dict[str, str] | None = None, status: int = 200) -> None:
+        super().__init__(orjson.dumps(body), status_code=status, headers=headers)
+
+
+class EventResponse(StreamingResponse):
+    """A stream of server-sent events that closes `rooms` when it ends, however it ends."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncIterator[bytes], headers: dict[str, str], rooms: AsyncExitStack) -> None:
+        super().__init__(events, headers={"cache-control": "no-cache", **headers})
+        self._rooms = rooms
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._rooms:
+            await super().__call__(scope, receive, send)

@@ -1,0 +1,66 @@
+"""Taking a request's body in, within bounds.
+
+Owns: the limits on size and time of a body, and noticing that a client has left before its answer began.
+Never: what the body means.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable
+from typing import TypeVar
+
+from starlette.requests import ClientDisconnect, Request
+
+from infra.errors import BadRequest, BodyTooLarge, Cancelled
+
+T = TypeVar("T")
+
+
+async def read_body(request: Request, limit_bytes: int, timeout_s: float) -> bytes:
+    """The whole body. Raises BodyTooLarge, BadRequest when it comes too slowly, Cancelled when the client leaves."""
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > limit_bytes:
+        raise _too_large(limit_bytes)
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await _collect(request, limit_bytes)
+    except TimeoutError:
+        raise BadRequest(f"did not arrive within {timeout_s:g} s", field="body") from None
+    except ClientDisconnect:
+        raise Cancelled("the client left while sending") from None
+
+
+async def _collect(request: Request, limit_bytes: int) -> bytes:
+    chunks: list[bytes] = []
+    size = 0
+    async for chunk in request.stream():
+        size += len(chunk)
+        if size > limit_bytes:
+            raise _too_large(limit_bytes)
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _too_large(limit_bytes: int) -> BodyTooLarge:
+    return BodyTooLarge(f"request exceeds the maximum size of {limit_bytes} bytes")
+
+
+async def unless_gone(request: Request, work: Awaitable[T]) -> T:
+    """The result of `work`; if the client hangs up first, `work` is cancelled and Cancelled raised."""
+    working = asyncio.ensure_future(work)
+    watching = asyncio.ensure_future(_gone(request))
+    try:
+        await asyncio.wait((working, watching), return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise Cancelled("the client left while waiting")
+        return working.result()
+    finally:
+        for task in (working, watching):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await task
+
+
+async def _gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,81 @@
+"""The log line of one request.
+
+Owns: its fields, and that there is exactly one, whatever happened. No prompt text at any level.
+Never: measures; it takes what the call, the answer and the worker know.
+"""
+
+from time import monotonic
+from types import TracebackType
+from typing import Any, Self
+
+import structlog
+
+from api.answer import Answer
+from api.protocol.request import Call
+from infra.errors import Cancelled, CorralError
+
+log = structlog.get_logger("request")
+
+
+class Record:
+    """A context manager; leaving it writes the line."""
+
+    def __init__(self, request_id: str) -> None:
+        self.request_id = request_id
+        self.call: Call | None = None
+        self.answer: Answer | None = None
+        self._began_s = monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        failure = (self.answer and self.answer.failure) or error
+        outcome = self._outcome(failure)
+        fields = {"request_id": self.request_id, "outcome": outcome, **self._who(), **self._what()}
+        fields["took_ms"] = round((monotonic() - self._began_s) * 1000)
+        if isinstance(failure, CorralError):
+            fields["reason"] = failure.code
+        write = log.info if outcome in ("done", "left") else log.warning
+        write("request", **fields)
+
+    def _outcome(self, failure: BaseException | None) -> str:
+        if failure is None:
+            return "done" if self.answer and self.answer.finished else "left"
+        return "failed" if isinstance(failure, Exception) and not isinstance(failure, Cancelled) else "left"
+
+    def _who(self) -> dict[str, Any]:
+        if self.call is None:
+            return {}
+        who = self.call.identity
+        return {
+            "key": who.key_name,
+            "agent": who.agent,
+            "conversation": who.conversation,
+            "kind": who.kind.value,
+            "level": self.call.level,
+            "model": self.call.request.model,
+        }
+
+    def _what(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {}
+        if self.answer and (started := self.answer.started):
+            fields |= {
+                "job": self.answer.job_id,
+                "attempt": started.attempt,
+                "worker": started.worker,
+                "slot": started.slot,
+                "queue_ms": started.queue_ms,
+                "prompt_tokens": started.prompt_tokens,
+                "cached_tokens": started.cached_tokens,
+            }
+        if self.answer and (finished := self.answer.finished):
+            fields |= {
+                "prefill_ms": finished.prefill_ms,
+                "decode_ms": finished.decode_ms,
+                "output_tokens": finished.output_tokens,
+                "stop_reason": finished.stop_reason.value,
+                "model_hash": finished.model_hash,
+                "engine_bytes": finished.engine_bytes,
+            }
+        return fields

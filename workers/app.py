@@ -1,0 +1,129 @@
+"""The worker's composition root: settings -> clients -> engine -> Celery worker.
+
+Owns: which objects exist in a worker process and how they hold each other.
+Never: does any work of theirs. `python -m workers.app` is a worker.
+"""
+
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from celery import Celery, signals
+
+from infra import config, keys
+from infra.celery_app import build
+from infra.config import Settings
+from infra.errors import CorralError
+from infra.observability import logs
+from infra.redis_client import READ_TIMEOUT_S, sync_client
+from scheduler.answering import CountRequests
+from scheduler.claims import Claims
+from scheduler.contract import TASK_NAME
+from scheduler.stream import Append, Flusher
+from workers import pool
+from workers.counting import count_forever
+from workers.heartbeat import Heartbeat, new_incarnation
+from workers.lifecycle import drain_when_told
+from workers.llama import command, model
+from workers.running import Running, hear_cancellations
+from workers.serving import Serving
+from workers.tasks import Work
+
+COUNTING_THREADS = 2
+ENGINE_GRACE_S = 5.0
+
+
+def serve(settings: Settings) -> None:
+    """Be a worker until a signal comes. Raises StartError, ConfigError or BrokerDown with one clear sentence."""
+    redis = sync_client(settings.redis_url)
+    reader = sync_client(settings.redis_url, timeout_s=READ_TIMEOUT_S)
+    serving = _serving(settings)
+    running = Running()
+    incarnation = new_incarnation()
+    claims = Claims(redis, reader, settings.worker_name, incarnation)
+    heartbeat = Heartbeat(claims, serving, running, incarnation, settings.lease_renew_s, settings.lease_lifetime_s)
+    with ExitStack() as house:
+        house.enter_context(heartbeat)
+        house.enter_context(_engine(serving, heartbeat, settings.engine_start_timeout_s))
+        flusher = house.enter_context(Flusher(settings.delta_batch_ms))
+        counts = CountRequests(redis, reader, serving.model_name)
+        house.enter_context(_threads(hear_cancellations, claims, running))
+        for _ in range(COUNTING_THREADS):
+            house.enter_context(_threads(count_forever, counts, serving))
+        drain_when_told(serving, running, settings.drain_s, heartbeat.soon)
+        work = Work(claims, Append(redis, settings.worker_name), flusher, running, serving)
+        _consume(build(settings), work, serving, settings)
+
+
+def _serving(settings: Settings) -> Serving:
+    engine = command.choose_engine(settings)
+    path = model.resolve(settings.model, settings.data_dir)
+    profile = model.profile(path, is_demo=settings.model == "demo")
+    name = model.served_name(path, settings.model_name)
+    return Serving(settings, engine, path, profile, name, model.file_hash(path))
+
+
+@contextmanager
+def _engine(serving: Serving, heartbeat: Heartbeat, start_timeout_s: float) -> Iterator[None]:
+    serving.on_change = lambda: (heartbeat.soon(), pool.wake())  # type: ignore[assignment,func-returns-value]
+    serving.engine.start()
+    try:
+        serving.engine.wait_ready(start_timeout_s)
+        yield
+    finally:
+        serving.engine.stop(ENGINE_GRACE_S)
+
+
+@contextmanager
+def _threads(target: Any, *arguments: Any) -> Iterator[None]:
+    """`target(*arguments, stopping)` in a thread that is told to stop and waited for."""
+    stopping = threading.Event()
+    thread = threading.Thread(target=target, args=(*arguments, stopping), name=target.__name__, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        thread.join(timeout=5)
+
+
+def _consume(app: Celery, work: Work, serving: Serving, settings: Settings) -> None:
+    """Take tickets until a signal ends it; Celery's warm shutdown waits for running tasks."""
+    app.task(work.generate, name=TASK_NAME, bind=False, ignore_result=True)
+    pool.GatedPool.gate = staticmethod(serving.usable_slots)
+
+    def on_shutdown(**_: Any) -> None:
+        serving.draining.set()
+
+    signals.worker_shutting_down.connect(on_shutdown, weak=False)
+    worker = app.Worker(
+        hostname=f"{settings.worker_name}@{socket.gethostname()}",
+        queues=[keys.queue(settings.worker_name)],
+        concurrency=settings.slots,
+        pool="workers.pool:GatedPool",
+        loglevel="WARNING",
+        task_events=True,
+        without_gossip=True,
+        without_mingle=True,
+        quiet=True,
+    )
+    worker.start()
+
+
+def main() -> int:
+    """Exit code 0 after a signal, 1 when the worker could not start; the last line of stderr then says why."""
+    try:
+        settings = config.load().settings
+        logs.configure(settings, "worker")
+        serve(settings)
+    except CorralError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""The answers being generated now, and how to stop one.
+
+Owns: job -> its generation, and the thread that hears cancellations.
+Never: decides to cancel.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+import structlog
+
+from infra.errors import BrokerDown, Cancelled, WorkerLost
+from scheduler.claims import Claims
+
+log = structlog.get_logger(__name__)
+RETRY_S = 0.5
+
+
+class Stoppable(Protocol):
+    """What can be stopped from another thread, at any time, more than once."""
+
+    def cancel(self) -> None: ...
+
+
+class Running:
+    """Shared by the threads of a worker."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._jobs: dict[str, Stoppable | None] = {}
+        self._idle = threading.Condition(self._lock)
+        self._stopped = False
+
+    @contextmanager
+    def job(self, job_id: str) -> Iterator[None]:
+        """The job counts as running inside the block; its lease is renewed.
+
+        Raises WorkerLost instead of Cancelled when the worker, not the client, ended it.
+        """
+        with self._lock:
+            self._jobs[job_id] = None
+        try:
+            yield
+        except Cancelled:
+            if self._stopped:
+                raise WorkerLost("the worker was stopped before the answer ended; ask again", retry_after_s=1) from None
+            raise
+        finally:
+            with self._lock:
+                self._jobs.pop(job_id, None)
+                self._idle.notify_all()
+
+    def attach(self, job_id: str, generation: Stoppable) -> None:
+        """From now on cancelling the job stops `generation`."""
+        with self._lock:
+            if job_id in self._jobs:
+                self._jobs[job_id] = generation
+
+    def jobs(self) -> list[str]:
+        with self._lock:
+            return list(self._jobs)
+
+    def cancel(self, job_id: str) -> None:
+        """Stop the job if it runs here. One without a generation yet is stopped by its first write."""
+        with self._lock:
+            generation = self._jobs.get(job_id)
+        if generation is not None:
+            generation.cancel()
+
+    def stop_all(self) -> None:
+        """Stop every job, now and from now on; their clients are told that the worker was stopped."""
+        self._stopped = True
+        for job_id in self.jobs():
+            self.cancel(job_id)
+
+    def wait_idle(self, timeout_s: float) -> bool:
+        """Wait until nothing runs; False when something still does after `timeout_s`."""
+        with self._lock:
+            return self._idle.wait_for(lambda: not self._jobs, timeout_s)
+
+
+def hear_cancellations(claims: Claims, running: Running, stopping: threading.Event) -> None:
+    """Cancel jobs as their clients leave, until `stopping`. A broken connection is tried again."""
+    while not stopping.is_set():
+        try:
+            for job_id in claims.cancellations():
+                running.cancel(job_id)
+        except BrokerDown as error:
+            log.warning("cancellations_wait", reason=error.message)
+            stopping.wait(RETRY_S)

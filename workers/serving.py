@@ -1,0 +1,126 @@
+"""What this worker serves: one model on one engine with its slots.
+
+Owns: the engine's facts once it is ready, whether tickets may be taken, and how a request becomes a generation.
+Never: a job, Redis, Celery.
+"""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import orjson
+
+from infra.config import Settings
+from infra.errors import EngineLost
+from scheduler.contract import GenerationRequest, WorkerInfo, WorkerState
+from workers.llama.client import Deadlines, EngineClient, Generation
+from workers.llama.command import Engine
+from workers.llama.model import ModelProfile
+from workers.llama.process import EngineProcess, EngineState
+from workers.llama.render import render
+from workers.slots import SlotTable
+
+STATES = {
+    EngineState.STOPPED: WorkerState.LOADING,
+    EngineState.STARTING: WorkerState.LOADING,
+    EngineState.READY: WorkerState.READY,
+    EngineState.FAILING: WorkerState.FAILING,
+    EngineState.STOPPING: WorkerState.DRAINING,
+}
+
+
+class Serving:
+    """The engine and its slots, shared by the threads of a worker."""
+
+    def __init__(
+        self, settings: Settings, engine: Engine, model: Path, profile: ModelProfile, model_name: str, model_hash: str
+    ) -> None:
+        self.name = settings.worker_name
+        self.slots = SlotTable(settings.slots)
+        self.model_name = model_name
+        self.model_hash = model_hash
+        self.draining = threading.Event()
+        self.on_change: Callable[[], None] = _nobody
+        self._settings = settings
+        self._profile = profile
+        self._engine_name = engine.kind
+        self._client: EngineClient | None = None
+        self.engine = EngineProcess(settings, engine, model, profile, self._engine_changed)
+
+    @property
+    def context_tokens(self) -> int:
+        """The window of a slot, as the engine says; 0 before it ever was ready."""
+        return self.engine.props.context_tokens if self.engine.props else 0
+
+    @property
+    def prompt_limit_tokens(self) -> int:
+        return self.context_tokens - self._settings.reserve_tokens(self.context_tokens)
+
+    def usable_slots(self) -> int:
+        """How many tickets may be in work now."""
+        ready = self.engine.state is EngineState.READY and not self.draining.is_set()
+        return self._settings.slots if ready else 0
+
+    def engine_bytes(self) -> int:
+        return self.engine.rss_bytes()
+
+    def generation(self, request: GenerationRequest, slot: int) -> Generation:
+        """The answer to `request` in `slot`, not yet asked for. Raises EngineLost while there is no engine."""
+        return self._ready_client().generate(orjson.dumps(self._render(request, slot)))
+
+    def count(self, request: GenerationRequest) -> int:
+        """Tokens of the rendered prompt. Raises EngineError."""
+        return self._ready_client().count(self._render(request, 0))
+
+    def info(self, incarnation: str, started_ms: int) -> WorkerInfo:
+        """What the lease says."""
+        props = self.engine.props
+        return WorkerInfo(
+            name=self.name,
+            incarnation=incarnation,
+            state=WorkerState.DRAINING if self.draining.is_set() else STATES[self.engine.state],
+            reason=self.engine.reason,
+            model=self.model_name,
+            model_hash=self.model_hash,
+            context_tokens=self.context_tokens,
+            prompt_limit_tokens=self.prompt_limit_tokens,
+            slots=self.slots.snapshot(),
+            vision=bool(props and props.vision),
+            gpu=self._settings.gpu,
+            engine=self._engine_name,
+            engine_bytes=self.engine_bytes(),
+            engine_pid=self.engine.pid or 0,
+            started_ms=started_ms,
+        )
+
+    def _render(self, request: GenerationRequest, slot: int) -> dict[str, object]:
+        props = self.engine.props
+        vision = bool(props and props.vision)
+        return render(request, slot=slot, stop=self._profile.stop, vision=vision, context_tokens=self.context_tokens)
+
+    def _ready_client(self) -> EngineClient:
+        client = self._client
+        if client is None:
+            raise EngineLost("the engine is not ready")
+        return client
+
+    def _engine_changed(self, state: EngineState) -> None:
+        old, self._client = self._client, self._new_client() if state is EngineState.READY else None
+        if old is not None:
+            old.close()
+        if state is EngineState.READY:
+            self.slots.forget_all()
+        self.on_change()
+
+    def _new_client(self) -> EngineClient:
+        settings = self._settings
+        deadlines = Deadlines(
+            first_token_s=settings.first_token_timeout_s,
+            between_tokens_s=settings.between_tokens_timeout_s,
+            answer_s=settings.answer_timeout_s,
+        )
+        return EngineClient(self.engine.base_url, self.engine.api_key, deadlines)
+
+
+def _nobody() -> None:
+    """Nobody listens yet."""

@@ -1,0 +1,96 @@
+"""One ticket, one answer.
+
+Owns: the straight line from a claimed job to its last delta.
+Never: Celery's settings, the engine's life, the order of jobs.
+"""
+
+import structlog
+
+from infra.errors import Cancelled, EngineLost, Fenced, NoRoomForOutput, PromptTooLong
+from scheduler.claims import Claims
+from scheduler.contract import ClaimedJob, Finished, GenerationRequest, Started
+from scheduler.packing import unpack
+from scheduler.stream import Append, Flusher, Writer
+from workers.llama.client import End, Prompt
+from workers.running import Running
+from workers.serving import Serving
+from workers.slots import Slot
+
+log = structlog.get_logger(__name__)
+LEAST_OUTPUT_TOKENS = 16  # with less room than this an answer is of no use
+
+
+class Work:
+    """What a ticket makes a worker do."""
+
+    def __init__(self, claims: Claims, append: Append, flusher: Flusher, running: Running, serving: Serving) -> None:
+        self._claims = claims
+        self._append = append
+        self._flusher = flusher
+        self._running = running
+        self._serving = serving
+
+    def generate(self, job_id: str, *_: object) -> None:
+        """Take the best job of the line and answer it. The ticket's arguments only say which job caused it."""
+        job = self._claims.claim()
+        if job is None:
+            return
+        bound = log.bind(job=job.id, attempt=job.attempt, ticket=job_id)
+        try:
+            with Writer(self._append, self._flusher, job) as answer, self._running.job(job.id):
+                self._answer(job, unpack(job.body), answer)
+        except (Cancelled, Fenced):
+            bound.info("job_stopped")
+        except Exception as error:
+            bound.warning("job_failed", error=type(error).__name__, reason=str(error)[:300])
+
+    def _answer(self, job: ClaimedJob, request: GenerationRequest, answer: Writer) -> None:
+        serving = self._serving
+        with (
+            serving.slots.hold(job.conversation, job.agent) as slot,
+            serving.generation(request, slot.number) as generation,
+        ):
+            self._running.attach(job.id, generation)
+            for delta in generation:
+                if isinstance(delta, Prompt):
+                    self._check_fits(job, request, delta)
+                    slot.tokens = delta.total_tokens
+                    answer.write(self._started(job, slot, delta))
+                elif isinstance(delta, End):
+                    slot.tokens = delta.prompt_tokens + delta.output_tokens
+                    answer.write(self._finished(delta))
+                else:
+                    answer.write(delta)
+        if not answer.ended:
+            raise EngineLost("the engine ended the answer without a reason")
+
+    def _check_fits(self, job: ClaimedJob, request: GenerationRequest, prompt: Prompt) -> None:
+        context_tokens = self._serving.context_tokens
+        limit = context_tokens if job.may_use_reserve else self._serving.prompt_limit_tokens
+        if prompt.total_tokens > limit:
+            raise PromptTooLong(prompt.total_tokens, limit)
+        if context_tokens - prompt.total_tokens < min(LEAST_OUTPUT_TOKENS, request.max_tokens):
+            raise NoRoomForOutput(prompt.total_tokens, request.max_tokens, context_tokens)
+
+    def _started(self, job: ClaimedJob, slot: Slot, prompt: Prompt) -> Started:
+        return Started(
+            worker=self._serving.name,
+            slot=slot.number,
+            attempt=job.attempt,
+            queue_ms=job.queue_ms,
+            prompt_tokens=prompt.total_tokens,
+            cached_tokens=prompt.cached_tokens,
+        )
+
+    def _finished(self, end: End) -> Finished:
+        return Finished(
+            stop_reason=end.stop_reason,
+            stop_sequence=end.stop_sequence,
+            prompt_tokens=end.prompt_tokens,
+            cached_tokens=end.cached_tokens,
+            output_tokens=end.output_tokens,
+            prefill_ms=end.prefill_ms,
+            decode_ms=end.decode_ms,
+            model_hash=self._serving.model_hash,
+            engine_bytes=self._serving.engine_bytes(),
+        )
