@@ -5,6 +5,7 @@ Never: a worker.
 """
 
 import signal
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
@@ -28,7 +29,7 @@ class EngineProcess:
         slots: int = 2,
         context_tokens: int = 8192,
         key: str = "engine-key",
-        **standin: object,
+        standin: Mapping[str, object] | None = None,
     ) -> None:
         self.folder = folder
         port = free_port()
@@ -36,7 +37,7 @@ class EngineProcess:
         shape = [str(slots), str(context_tokens)]
         if kind == "standin":
             flags = ["-m", str(model), "--port", str(port), "-np", shape[0], "-c", str(slots * context_tokens)]
-            command = [str(standin_command(folder, **standin)), *flags]
+            command = [str(standin_command(folder, "engine", **(standin or {}))), *flags]
         else:
             command = python("-m", "tests.doubles.embedded_engine", str(model), str(port), *shape)
         environment = {**base_environment(folder), "LLAMA_API_KEY": key}

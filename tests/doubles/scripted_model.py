@@ -1,13 +1,251 @@
-"""Stub; being written."""
+"""Scripted models: GGUF files whose weights spell out an agent, so that a real engine says what a test expects.
 
+Owns: what a script is, the ready scripts, the chat template, and the file that a script becomes.
+Never: the arithmetic of the weights (`scripted_weights`), or a committed file: models are written at test time.
+
+A script's first turn is a tool call or a text. Once a tool result stands anywhere in the context, or when the request
+offers no tools, it says `answer` and ends. The same script gives the same bytes.
+"""
+
+import functools
+import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
+
+import gguf
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+from tests.doubles.scripted_weights import SMALL, Markers, Shape, Weights
+
+CONTEXT_TOKENS = 262144
+END = "<|im_end|>"
+ASSISTANT = "<|im_start|>assistant\n"  # one token: the generation prompt ends in it, and from it a script sets out
+RESULT = "<|im_start|>tool\n"  # one token: a tool result stands in the context
+NO_TOOLS = "<|no_tools|>"  # one token: written by the template when nothing can be called
+TURNS = ["<|im_start|>system\n", "<|im_start|>user\n"]
+CONTROL = ["<|endoftext|>", END]
+
+TEMPLATE = """\
+{%- if tools %}<|im_start|>system
+{% if messages[0].role == 'system' %}{{ messages[0].content }}
+
+{% endif %}# Tools
+<tools>
+{%- for tool in tools %}
+{{ tool | tojson }}
+{%- endfor %}
+</tools>
+Answer with a call as <tool_call>
+{"name": <name>, "arguments": <arguments>}
+</tool_call><|im_end|>
+{% else %}<|no_tools|>
+{%- if messages[0].role == 'system' %}<|im_start|>system
+{{ messages[0].content }}<|im_end|>
+{% endif %}
+{%- endif %}
+{%- for message in messages %}
+{%- if message.role == 'tool' %}<|im_start|>tool
+{{ message.content }}<|im_end|>
+{% elif message.role == 'assistant' %}<|im_start|>assistant
+{% if message.reasoning_content %}<think>
+{{ message.reasoning_content }}
+</think>
+
+{% endif %}{{ message.content or '' }}
+{%- for call in message.tool_calls or [] %}
+{%- if message.content or not loop.first %}
+{% endif %}<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>
+{%- endfor %}<|im_end|>
+{% elif not (message.role == 'system' and loop.first) %}<|im_start|>{{ message.role }}
+{{ message.content }}<|im_end|>
+{% endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
 
 
 @dataclass(frozen=True)
 class Script:
+    """What a model says. `first` is said until a tool result is there, then `answer`.
+
+    `brief` is a word inside `first`; who reads it in a prompt, without a tool result, says `brief_answer`.
+    """
+
     name: str
+    answer: str
+    first: str = ""
+    brief: str = ""
+    brief_answer: str = ""
+    shape: Shape = SMALL
+
+
+def call(tool: str, arguments: object, *, separators: tuple[str, str] = (", ", ": ")) -> str:
+    """A tool call as the template writes it; with other separators, as it does not."""
+    return (
+        f'<tool_call>\n{{"name": "{tool}", "arguments": {json.dumps(arguments, separators=separators)}}}\n</tool_call>'
+    )
+
+
+def tool_then_text(
+    command: str = "echo tool-ran", answer: str = "All done: the tool ran and said its piece."
+) -> Script:
+    """One Bash call, then text."""
+    return Script("tool-then-text", answer, call("Bash", {"command": command, "description": "run echo"}))
+
+
+def long_text(count: int = 200) -> Script:
+    """`count` different words, with or without tools; cut between two words and given back, it goes on exactly."""
+    return Script(f"long-text-{count}", " ".join(f"step{number:04}" for number in range(1, count + 1)))
+
+
+TOOL_THEN_TEXT = tool_then_text()
+TWO_PARALLEL_CALLS = Script(
+    "two-parallel-calls",
+    "Both tools are back.",
+    "\n".join(call("Bash", {"command": f"echo {word}", "description": f"say {word}"}) for word in ("left", "right")),
+)
+THINKING_THEN_TEXT = Script("thinking-then-text", "<think>\nFirst I weigh it up.\n</think>\n\nThe answer is forty-two.")
+LONG_TEXT = long_text()
+BRIEF = "corral-brief-7f3a"
+SUBAGENT = Script(
+    "subagent",
+    "The helper is back and all is well.",
+    call(
+        "Agent",
+        {
+            "description": "Ask a helper",
+            "prompt": f"Please do the job named {BRIEF} now.",
+            "subagent_type": "general-purpose",
+        },
+    ),
+    brief=BRIEF,
+    brief_answer="Helper here: job finished.",
+)
+SPACED_JSON = Script(
+    "spaced-json",
+    "Spaced or not, done.",
+    call("Bash", {"command": "echo spaced", "description": "run echo"}, separators=(" ,  ", " :  ")),
+)
+TEXT_ONLY = Script("text-only", "Just a short plain answer.")
+# 8 layers x 2 (key, value) x 16 heads x 32 wide x 2 bytes = 16 KiB of KV cache a token.
+KV_HEAVY = Script("kv-heavy", "A heavy memory answers.", shape=Shape(layers=8, heads=16))
+
+ALL = (
+    TOOL_THEN_TEXT,
+    TWO_PARALLEL_CALLS,
+    THINKING_THEN_TEXT,
+    LONG_TEXT,
+    SUBAGENT,
+    SPACED_JSON,
+    TEXT_ONLY,
+    KV_HEAVY,
+)
 
 
 def write(script: Script, folder: Path) -> Path:
-    raise NotImplementedError
+    """The script's GGUF in `folder`, written if it is not there yet. Returns its path."""
+    path = folder / f"{script.name}.gguf"
+    if not path.exists():
+        unfinished = path.with_suffix(f".{os.getpid()}")
+        _write(script, unfinished)
+        unfinished.rename(path)  # whoever looks in between sees no half a model
+    return path
+
+
+def pieces(text: str, taken: set[str]) -> list[str]:
+    """`text` as tokens: words with their blanks, joined on until each differs from all others.
+
+    A token has one successor only, so none may come twice. `taken` holds those of other texts and gets these.
+    """
+    parts = [part if number == 0 else " " + part for number, part in enumerate(text.split(" "))]
+    found: list[str] = []
+    piece = ""
+    for part in parts:
+        piece += part
+        if piece not in taken:
+            taken.add(piece)
+            found.append(piece)
+            piece = ""
+    if piece:
+        raise ValueError(f"the end of {text!r} repeats what was said before; choose other words")
+    return found
+
+
+@functools.cache
+def vocabulary(size: int = 4000) -> tuple[list[str], list[str]]:
+    """A byte-level BPE vocabulary with its merges, learnt from the standard library's own source text."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train([str(path) for path in sorted(Path(os.__file__).parent.glob("*.py"))[:60]], trainer)
+    model = json.loads(tokenizer.to_str())["model"]
+    return sorted(model["vocab"], key=model["vocab"].get), [" ".join(pair) for pair in model["merges"]]
+
+
+def _write(script: Script, path: Path) -> None:
+    learnt, merges = vocabulary()
+    taken: set[str] = set()
+    lines = [_pieces_around(text, script.brief, taken) for text in _texts(script)]
+    literal = list(dict.fromkeys([ASSISTANT, RESULT, NO_TOOLS, *TURNS, *(piece for line in lines for piece in line)]))
+    # The learnt words stand first; a piece that is one of them already becomes literal where it stands.
+    tokens = [*CONTROL, *learnt, *(piece for piece in literal if piece not in set(learnt))]
+    number = {token: index for index, token in enumerate(tokens)}
+    weights = Weights(len(tokens), script.shape, end=number[END], start=number[ASSISTANT])
+    first, answer, brief_answer = ([number[piece] for piece in line] for line in lines)
+    weights.say(first, "unless marked")
+    weights.say(answer, "when told" if first else "always")
+    weights.say(brief_answer, "when briefed")
+    weights.mark(Markers(told=[number[RESULT], number[NO_TOOLS]], briefed=[number[b] for b in [script.brief] if b]))
+    _save(path, script, tokens, set(literal), merges, weights)
+
+
+def _texts(script: Script) -> tuple[str, str, str]:
+    return script.first, script.answer, script.brief_answer
+
+
+def _pieces_around(text: str, brief: str, taken: set[str]) -> list[str]:
+    """Pieces of `text` in which the word `brief` is a piece of its own, so that it is known wherever it stands."""
+    if not text:
+        return []
+    if not brief or brief not in text:
+        return pieces(text, taken)
+    before, _, after = text.partition(brief)
+    taken.add(brief)
+    return [*pieces(before, taken), brief, *pieces(after, taken)]
+
+
+def _save(
+    path: Path, script: Script, tokens: list[str], literal: set[str], merges: list[str], weights: Weights
+) -> None:
+    file = gguf.GGUFWriter(str(path), "llama")
+    file.add_name(script.name)
+    file.add_context_length(CONTEXT_TOKENS)
+    weights.describe(file)
+    file.add_vocab_size(len(tokens))
+    file.add_file_type(gguf.LlamaFileType.ALL_F32)
+    file.add_tokenizer_model("gpt2")
+    file.add_tokenizer_pre("gpt-2")
+    file.add_token_list(tokens)
+    file.add_token_types([_kind(token, literal) for token in tokens])
+    file.add_token_merges(merges)
+    file.add_bos_token_id(0)
+    file.add_eos_token_id(tokens.index(END))
+    file.add_eot_token_id(tokens.index(END))
+    file.add_add_bos_token(False)
+    file.add_chat_template(TEMPLATE)
+    for name, tensor in weights.tensors():
+        file.add_tensor(name, tensor)
+    file.write_header_to_file()
+    file.write_kv_data_to_file()
+    file.write_tensors_to_file()
+    file.close()
+
+
+def _kind(token: str, literal: set[str]) -> int:
+    if token in CONTROL:
+        return int(gguf.TokenType.CONTROL)
+    return int(gguf.TokenType.USER_DEFINED if token in literal else gguf.TokenType.NORMAL)
