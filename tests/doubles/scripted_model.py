@@ -49,7 +49,7 @@ Answer with a call as <tool_call>
 {{ message.content }}<|im_end|>
 {% elif message.role == 'assistant' %}<|im_start|>assistant
 {% if message.reasoning_content %}<think>
-{{ message.reasoning_content }}
+{{ message.reasoning_content.strip('\\n') }}
 </think>
 
 {% endif %}{{ message.content or '' }}
@@ -71,7 +71,7 @@ Answer with a call as <tool_call>
 class Script:
     """What a model says. `first` is said until a tool result is there, then `answer`.
 
-    `brief` is a word inside `first`; who reads it in a prompt, without a tool result, says `brief_answer`.
+    `brief` is a word inside `first`, with a blank before it; who reads it in a prompt, without a tool result, says `brief_answer`.
     """
 
     name: str
@@ -83,7 +83,10 @@ class Script:
 
 
 def call(tool: str, arguments: object, *, separators: tuple[str, str] = (", ", ": ")) -> str:
-    """A tool call as the template writes it; with other separators, as it does not."""
+    """A tool call as the template writes it; with other separators, as it does not.
+
+    The engine's grammar wants the arguments in the order of the tool's schema, required ones first.
+    """
     return (
         f'<tool_call>\n{{"name": "{tool}", "arguments": {json.dumps(arguments, separators=separators)}}}\n</tool_call>'
     )
@@ -127,7 +130,7 @@ SUBAGENT = Script(
 SPACED_JSON = Script(
     "spaced-json",
     "Spaced or not, done.",
-    call("Bash", {"command": "echo spaced", "description": "run echo"}, separators=(" ,  ", " :  ")),
+    call("Bash", {"command": "echo spaced", "description": "run echo"}, separators=(",", ":")),
 )
 TEXT_ONLY = Script("text-only", "Just a short plain answer.")
 # 8 layers x 2 (key, value) x 16 heads x 32 wide x 2 bytes = 16 KiB of KV cache a token.
@@ -199,7 +202,9 @@ def _write(script: Script, path: Path) -> None:
     weights.say(first, "unless marked")
     weights.say(answer, "when told" if first else "always")
     weights.say(brief_answer, "when briefed")
-    weights.mark(Markers(told=[number[RESULT], number[NO_TOOLS]], briefed=[number[b] for b in [script.brief] if b]))
+    weights.mark(
+        Markers(told=[number[RESULT], number[NO_TOOLS]], briefed=[number[" " + b] for b in [script.brief] if b])
+    )
     _save(path, script, tokens, set(literal), merges, weights)
 
 
@@ -214,8 +219,8 @@ def _pieces_around(text: str, brief: str, taken: set[str]) -> list[str]:
     if not brief or brief not in text:
         return pieces(text, taken)
     before, _, after = text.partition(brief)
-    taken.add(brief)
-    return [*pieces(before, taken), brief, *pieces(after, taken)]
+    taken.add(" " + brief)
+    return [*pieces(before.rstrip(" "), taken), " " + brief, *pieces(after, taken)]
 
 
 def _save(
