@@ -9,6 +9,7 @@ import contextlib
 import sys
 import uuid
 from collections.abc import AsyncIterator
+from http import HTTPStatus
 from types import FrameType
 
 import structlog
@@ -98,7 +99,7 @@ async def _on_error(request: Request, error: Exception) -> Response:
 
 async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101  # registered for this class alone
-    if error.status_code == 404:
+    if error.status_code == HTTPStatus.NOT_FOUND:
         return await _on_error(request, NotFound(f"path: {request.url.path} is not known here"))
     reply = reply_for(NotFound(f"{request.method} {request.url.path}: {error.detail}"), request.state.request_id)
     return JsonResponse(reply.body, reply.headers, error.status_code)

@@ -7,11 +7,13 @@ Never: does any work of theirs. `python -m workers.app` is a worker.
 import socket
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from celery import Celery, signals
+from celery.platforms import SecurityWarning
 
 from infra import config, keys
 from infra.celery_app import build
@@ -62,8 +64,7 @@ def _serving(settings: Settings) -> Serving:
     engine = command.choose_engine(settings)
     path = model.resolve(settings.model, settings.data_dir)
     profile = model.profile(path, is_demo=settings.model == "demo")
-    name = model.served_name(path, settings.model_name)
-    return Serving(settings, engine, path, profile, name, model.file_hash(path))
+    return Serving(settings, engine, path, profile)
 
 
 @contextmanager
@@ -102,7 +103,7 @@ def _consume(app: Celery, work: Work, serving: Serving, settings: Settings) -> N
     worker = app.Worker(
         hostname=f"{settings.worker_name}@{socket.gethostname()}",
         queues=[keys.queue(settings.worker_name)],
-        concurrency=settings.slots,
+        concurrency=serving.slot_count,
         pool="workers.pool:GatedPool",
         loglevel="WARNING",
         task_events=True,
@@ -115,6 +116,7 @@ def _consume(app: Celery, work: Work, serving: Serving, settings: Settings) -> N
 
 def main() -> int:
     """Exit code 0 after a signal, 1 when the worker could not start; the last line of stderr then says why."""
+    warnings.filterwarnings("ignore", category=SecurityWarning)  # tasks are JSON ids; running as root adds no risk
     try:
         settings = config.load().settings
         logs.configure(settings, "worker")

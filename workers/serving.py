@@ -15,9 +15,9 @@ from infra.errors import EngineLost
 from scheduler.contract import GenerationRequest, WorkerInfo, WorkerState
 from workers.llama.client import Deadlines, EngineClient, Generation
 from workers.llama.command import Engine
-from workers.llama.model import ModelProfile
-from workers.llama.process import EngineProcess, EngineState
-from workers.llama.render import render
+from workers.llama.model import HfModel, ModelProfile, file_hash, served_name
+from workers.llama.process import EngineProcess, EngineProps, EngineState
+from workers.llama.render import answer_rules, render
 from workers.slots import SlotTable
 
 STATES = {
@@ -32,41 +32,46 @@ STATES = {
 class Serving:
     """The engine and its slots, shared by the threads of a worker."""
 
-    def __init__(
-        self, settings: Settings, engine: Engine, model: Path, profile: ModelProfile, model_name: str, model_hash: str
-    ) -> None:
+    def __init__(self, settings: Settings, engine: Engine, model: Path | HfModel, profile: ModelProfile) -> None:
         self.name = settings.worker_name
-        self.slots = SlotTable(settings.slots)
-        self.model_name = model_name
-        self.model_hash = model_hash
+        self.slots = SlotTable(0)
+        self.model_name = served_name(model, settings.model_name)
+        self.model_hash = file_hash(model) if isinstance(model, Path) else ""
         self.draining = threading.Event()
         self.on_change: Callable[[], None] = _nobody
         self._settings = settings
         self._profile = profile
         self._engine_name = engine.kind
         self._client: EngineClient | None = None
+        self._props: EngineProps | None = None
         self.engine = EngineProcess(settings, engine, model, profile, self._engine_changed)
 
     @property
     def context_tokens(self) -> int:
         """The window of a slot, as the engine says; 0 before it ever was ready."""
-        return self.engine.props.context_tokens if self.engine.props else 0
+        return self._props.context_tokens if self._props else 0
 
     @property
     def prompt_limit_tokens(self) -> int:
         return self.context_tokens - self._settings.reserve_tokens(self.context_tokens)
 
+    @property
+    def slot_count(self) -> int:
+        """Slots of the engine, as it says itself; 0 before it ever was ready."""
+        return self._props.slots if self._props else 0
+
     def usable_slots(self) -> int:
         """How many tickets may be in work now."""
         ready = self.engine.state is EngineState.READY and not self.draining.is_set()
-        return self._settings.slots if ready else 0
+        return self.slot_count if ready else 0
 
     def engine_bytes(self) -> int:
         return self.engine.rss_bytes()
 
     def generation(self, request: GenerationRequest, slot: int) -> Generation:
         """The answer to `request` in `slot`, not yet asked for. Raises EngineLost while there is no engine."""
-        return self._ready_client().generate(orjson.dumps(self._render(request, slot)))
+        body = orjson.dumps(self._render(request, slot))
+        return self._ready_client().generate(body, answer_rules(request, context_tokens=self.context_tokens))
 
     def count(self, request: GenerationRequest) -> int:
         """Tokens of the rendered prompt. Raises EngineError."""
@@ -74,7 +79,6 @@ class Serving:
 
     def info(self, incarnation: str, started_ms: int) -> WorkerInfo:
         """What the lease says."""
-        props = self.engine.props
         return WorkerInfo(
             name=self.name,
             incarnation=incarnation,
@@ -85,18 +89,26 @@ class Serving:
             context_tokens=self.context_tokens,
             prompt_limit_tokens=self.prompt_limit_tokens,
             slots=self.slots.snapshot(),
-            vision=bool(props and props.vision),
+            vision=self._vision,
             gpu=self._settings.gpu,
             engine=self._engine_name,
             engine_bytes=self.engine_bytes(),
-            engine_pid=self.engine.pid or 0,
+            engine_pid=self.engine.pid,
             started_ms=started_ms,
         )
 
+    @property
+    def _vision(self) -> bool:
+        return bool(self._props and self._props.vision)
+
     def _render(self, request: GenerationRequest, slot: int) -> dict[str, object]:
-        props = self.engine.props
-        vision = bool(props and props.vision)
-        return render(request, slot=slot, stop=self._profile.stop, vision=vision, context_tokens=self.context_tokens)
+        return render(
+            request,
+            slot=slot,
+            stop=self._profile.stop,
+            vision=self._vision,
+            context_tokens=self.context_tokens,
+        )
 
     def _ready_client(self) -> EngineClient:
         client = self._client
@@ -109,7 +121,9 @@ class Serving:
         if old is not None:
             old.close()
         if state is EngineState.READY:
-            self.slots.forget_all()
+            self._props = self.engine.props
+            self.model_hash = self.model_hash or file_hash(Path(self._props.model_path))
+            self.slots = SlotTable(self._props.slots)  # a new engine's caches are empty
         self.on_change()
 
     def _new_client(self) -> EngineClient:

@@ -53,12 +53,6 @@ class SlotTable:
                 slot.used = next(self._uses)
                 self._changed.notify()
 
-    def forget_all(self) -> None:
-        """The engine restarted: every cache is gone."""
-        with self._changed:
-            for slot in self._slots:
-                slot.conversation, slot.agent, slot.tokens = None, None, 0
-
     def snapshot(self) -> tuple[SlotInfo, ...]:
         with self._changed:
             return tuple(

@@ -21,7 +21,7 @@ def configure(settings: Settings, part: str) -> None:
     renderer: Any = structlog.dev.ConsoleRenderer(colors=sys.stdout.isatty()) if text else _json()
     shared = [
         structlog.contextvars.merge_contextvars,
-        structlog.processors.add_log_level,
+        _add_severity,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         _naming(part),
     ]
@@ -39,6 +39,12 @@ def configure(settings: Settings, part: str) -> None:
         )
     )
     logging.basicConfig(handlers=[foreign], level=logging.WARNING, force=True)
+
+
+def _add_severity(_: Any, method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """The usual name, `level`, is the priority of a request here."""
+    event["severity"] = {"warn": "warning", "exception": "error"}.get(method, method)
+    return event
 
 
 def _json() -> Any:

@@ -11,8 +11,8 @@ from pathlib import Path
 ROTATE_BYTES = 16 * 2**20
 TAIL_BYTES = 64 * 1024
 PORT_TAKEN = re.compile(r"couldn't bind|address already in use", re.IGNORECASE)
-# "0.00.006.464 E cmn  common_init_: " and the older "llama_model_load: "
-_PREFIX = re.compile(r"^(\d+(\.\d+){3} (?P<level>[A-Z]) )?(\s*[a-z_]{2,6}\s+)?([\w~():]+: )?(error: )?(?=\S)")
+# "0.00.006.464 E cmn  common_init_: " and the older "srv  load_model: " and "llama_model_load: "
+_PREFIX = re.compile(r"^(?:\d+(?:\.\d+){3} [A-Z] )?(?:(?:srv|cmn|slot|que)\s+)?(?:[\w~()]+:\s+)*(?=\S)")
 _TELLING = re.compile(
     r"out of memory|failed to allocate|unable to allocate|failed to create context|error loading model|^error: |"
     r"couldn't bind|not within the file bounds|unknown model architecture|invalid argument|GGML_ASSERT|"

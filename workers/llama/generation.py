@@ -97,6 +97,7 @@ class Generation:
         self._connect()
         response = self._response(clock)
         for line in _data_lines(response, self._set_timeout, clock):
+            self._refuse_if_cancelled()
             if line == b"[DONE]":
                 yield self._parser.end()
                 return

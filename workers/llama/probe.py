@@ -13,7 +13,7 @@ from typing import Any, Self
 import httpx
 
 LOOPBACK = "127.0.0.1"
-TIMEOUT_S = 5.0
+TIMEOUT_S = 2.0
 
 
 class Health(StrEnum):
@@ -39,7 +39,7 @@ class EngineProps:
 
 
 class Probe:
-    """A connection for control; never waits longer than 5 s."""
+    """A connection for control; no answer is waited for longer than 2 s."""
 
     def __init__(self, port: int, api_key: str) -> None:
         self._client = httpx.Client(
