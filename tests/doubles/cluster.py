@@ -44,9 +44,12 @@ def standin_command(folder: Path, name: str = "engine", **variables: object) -> 
 
 
 def empty_model(folder: Path) -> Path:
-    """The smallest GGUF file (no tensor, no key), for an engine that reads none."""
+    """The smallest GGUF file (no key, one tensor of eight numbers), for an engine that reads none."""
+    version, tensors, keys, name = 3, 1, 0, b"w"
+    head = b"GGUF" + struct.pack("<IQQ", version, tensors, keys)
+    head += struct.pack(f"<Q{len(name)}sIQIQ", len(name), name, 1, 8, 0, 0)
     path = folder / "standin.gguf"
-    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 0))
+    path.write_bytes(head.ljust(-len(head) % 32 + len(head), b"\0") + bytes(32))
     return path
 
 

@@ -71,7 +71,8 @@ Answer with a call as <tool_call>
 class Script:
     """What a model says. `first` is said until a tool result is there, then `answer`.
 
-    `brief` is a word inside `first`, with a blank before it; who reads it in a prompt, without a tool result, says `brief_answer`.
+    `brief` is a word inside `first`, with a blank before it; who reads it in a prompt, without a tool result, says
+    `brief_answer`.
     """
 
     name: str
