@@ -43,6 +43,8 @@ def configuration(folder: Path, host: str, port: int, password: str) -> str:
         'save ""',
         "maxmemory-policy noeviction",
         "loglevel notice",
+        # Its title would overwrite its environment, by which one finds out whose broker it is.
+        "set-proc-title no",
     ]
     if password:
         lines.append(f"requirepass {_quoted(password)}")

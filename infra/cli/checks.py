@@ -9,6 +9,7 @@ import importlib.util
 import re
 import shutil
 import socket
+import tempfile
 from contextlib import closing
 from pathlib import Path
 
@@ -59,9 +60,7 @@ def data_dir(folder: Path) -> None:
     """Make the data folder. Raises StartError when it cannot be written or its disk is nearly full."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        probe = folder / ".write-test"
-        probe.write_bytes(b"x")
-        probe.unlink()
+        tempfile.TemporaryFile(dir=folder).close()
     except OSError as error:
         raise StartError("data folder", f"{folder}: {error.strerror}; give another --data-dir") from None
     free = shutil.disk_usage(folder).free

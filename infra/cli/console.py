@@ -21,14 +21,19 @@ def say(text: str, style: str | None = None) -> None:
     out.print(escape(text), style=style)
 
 
+def prose(text: str, style: str | None = None) -> None:
+    """One line to standard output, broken between words where a terminal is too narrow for it."""
+    out.print(escape(text), style=style, soft_wrap=not out.is_terminal)
+
+
 def warn(text: str) -> None:
     """One line to standard error that begins with `warning:`."""
-    err.print(f"[bold yellow]warning:[/] {escape(text)}")
+    err.print(f"[bold yellow]warning:[/] {escape(text)}", soft_wrap=not err.is_terminal)
 
 
 def fail(text: str) -> None:
     """One line to standard error that begins with `error:`."""
-    err.print(f"[bold red]error:[/] {escape(' '.join(text.split()))}")
+    err.print(f"[bold red]error:[/] {escape(' '.join(text.split()))}", soft_wrap=not err.is_terminal)
 
 
 def show(renderable: RenderableType) -> None:

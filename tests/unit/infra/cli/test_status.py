@@ -1,0 +1,63 @@
+"""The tables of `corral status`."""
+
+import json
+
+import pytest
+from rich.console import Console
+
+from infra.cli import status
+from infra.cli.gateway import Slot, Status, Worker
+from infra.errors import CorralError
+from tests.unit.infra.cli.conftest import FixedApi
+
+pytestmark = pytest.mark.unit
+
+
+def printed(value: Status, width: int) -> str:
+    console = Console(width=width, no_color=True)
+    with console.capture() as capture:
+        console.print(status.tables(value))
+    return capture.get()
+
+
+def test_who_holds_what_is_shown(fixed_api: FixedApi, capsys: pytest.CaptureFixture[str]) -> None:
+    status.status(url=fixed_api.url)
+    text = capsys.readouterr().out
+    for word in ("w1", "ready", "anthropic-m", "1/2", "65536", "3.0 GiB", "reviewer", "31234", "answering", "free"):
+        assert word in text
+    assert "Waiting in all: 9" in text
+    assert "\x1b" not in text
+
+
+def test_json_is_what_the_api_said(fixed_api: FixedApi, capsys: pytest.CaptureFixture[str]) -> None:
+    status.status(as_json=True, url=fixed_api.url)
+    assert json.loads(capsys.readouterr().out) == fixed_api.answers["/v1/status"][1]
+
+
+def test_a_silent_api_is_an_error_in_one_sentence(fixed_api: FixedApi) -> None:
+    fixed_api.stop()
+    with pytest.raises(CorralError, match="does not answer"):
+        status.status(url=fixed_api.url)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_tables_fit_the_terminal(width: int) -> None:
+    slots = tuple(Slot(slot=n, conversation="c" * 40, agent="a-rather-long-agent-name", tokens=10**5) for n in range(8))
+    worker = Worker(
+        name="big-box-gpu0-1",
+        state="draining",
+        model="anthropic-qwen3-coder-30b-a3b-instruct-q4-k-m",
+        reason="the engine ended and is started again",
+        context_tokens=262144,
+        slots=slots,
+        queued=(123,) * 10,
+        gpu="0,1",
+        engine_bytes=23 * 2**30,
+    )
+    lines = printed(Status(workers=(worker,)), width).splitlines()
+    assert max(len(line.rstrip()) for line in lines) <= width
+    assert any("the engine ended" in line for line in lines)
+
+
+def test_an_empty_cluster_says_how_to_fill_it() -> None:
+    assert "corral up" in printed(Status(), 80)

@@ -1,0 +1,136 @@
+"""What happens when a part dies, and in which order parts stop. The processes here are pretended."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from infra.cli.supervise import RESTARTS, House, Part, Stage
+from infra.errors import StartError
+
+pytestmark = pytest.mark.unit
+
+
+class Pretended(Part):
+    """A part whose life the test decides."""
+
+    def __init__(self, name: str, stage: Stage, log: Path, journal: list[str], *, restartable: bool = False) -> None:
+        super().__init__(name, stage, [], {}, log, restartable=restartable)
+        self.living = False
+        self.journal = journal
+
+    def start(self) -> None:
+        self.living = True
+        self.due = None
+        self.journal.append(f"start {self.name}")
+
+    @property
+    def alive(self) -> bool:
+        return self.living
+
+    def stop(self, grace_s: float) -> None:
+        self.living = False
+        self.journal.append(f"stop {self.name} {grace_s:.0f}")
+
+
+@pytest.fixture
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def journal() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def make(tmp_path: Path, journal: list[str]) -> Callable[..., Pretended]:
+    def build(name: str, stage: Stage, *, restartable: bool = False) -> Pretended:
+        return Pretended(name, stage, tmp_path / f"{name}.log", journal, restartable=restartable)
+
+    return build
+
+
+def test_a_worker_is_started_again_later_each_time(said: list[str], make: Callable[..., Pretended]) -> None:
+    house, worker = House(said.append), make("worker w1", Stage.WORKERS, restartable=True)
+    house.start(worker)
+    delays = []
+    now = 0.0
+    for _ in range(RESTARTS):
+        worker.living = False
+        delays.append(house.tend(now))
+        now += delays[-1]
+        house.tend(now)
+        assert worker.alive
+    assert delays == [1, 2, 4, 8, 16]
+    worker.living = False
+    with pytest.raises(StartError, match="worker w1: ended 6 times in a row"):
+        house.tend(now)
+
+
+def test_a_worker_that_stays_down_leaves_the_others_serving(said: list[str], make: Callable[..., Pretended]) -> None:
+    house = House(said.append)
+    bad, good = (make(f"worker w{n}", Stage.WORKERS, restartable=True) for n in (1, 2))
+    house.start(bad)
+    house.start(good)
+    bad.restarts = RESTARTS
+    bad.living = False
+    house.tend(0)
+    assert "stays down" in said[-1]
+    house.tend(1)
+    assert good.alive
+
+
+def test_deaths_long_ago_are_forgotten(said: list[str], make: Callable[..., Pretended]) -> None:
+    house, worker = House(said.append), make("worker w1", Stage.WORKERS, restartable=True)
+    house.start(worker)
+    worker.restarts = RESTARTS
+    worker.living = False
+    assert house.tend(worker.started + 1000) == 1
+
+
+@pytest.mark.parametrize(("name", "stage"), [("API", Stage.API), ("broker", Stage.BROKER)])
+def test_without_api_or_broker_the_house_ends(name: str, stage: Stage, make: Callable[..., Pretended]) -> None:
+    house, part = House(print), make(name, stage)
+    house.start(part)
+    assert house.tend(0) > 0
+    part.living = False
+    with pytest.raises(StartError, match=f"{name}: "):
+        house.tend(0)
+
+
+def test_parts_stop_api_first_and_broker_last(
+    said: list[str], journal: list[str], make: Callable[..., Pretended]
+) -> None:
+    house = House(said.append)
+    for name, stage in (
+        ("broker", Stage.BROKER),
+        ("worker w1", Stage.WORKERS),
+        ("API", Stage.API),
+        ("Flower", Stage.FLOWER),
+    ):
+        house.start(make(name, stage))
+    journal.clear()
+    house.stop(lambda stage: 30 if stage is Stage.API else 5)
+    assert journal == ["stop API 30", "stop worker w1 5", "stop Flower 5", "stop broker 5"]
+    house.stop(lambda _stage: 5)
+    assert len(journal) == 4
+
+
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        ("noise\nerror: worker: the model is broken\nmore\n", "the model is broken"),
+        ("error: first\nerror: last\n", "last"),
+    ],
+)
+def test_the_parts_own_words_are_found_in_its_log(written: str, words: str, make: Callable[..., Pretended]) -> None:
+    part = make("worker w1", Stage.WORKERS)
+    part.log.write_text(written)
+    assert part.last_words() == words
+
+
+def test_without_words_of_its_own_the_log_is_named(make: Callable[..., Pretended]) -> None:
+    part = make("worker w1", Stage.WORKERS)
+    part.log.write_text("Traceback\n")
+    assert str(part.log) in part.last_words()
