@@ -1,0 +1,75 @@
+"""Rules of the house that no other tool holds."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import api
+import infra
+import scheduler
+import workers
+from infra.config import Settings
+
+pytestmark = pytest.mark.contracts
+
+ROOT = Path(__file__).resolve().parents[2]
+FLOORS = ("api", "scheduler", "workers", "infra")
+MODULES = sorted(path for floor in FLOORS for path in (ROOT / floor).rglob("*.py"))
+MOST_MODULE_LINES = 300
+MOST_FUNCTION_LINES = 40
+TOP_LEVEL = {"pyproject.toml", "README.md", "api", "workers", "scheduler", "infra", "tests"}
+
+
+def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def test_import_rules_hold() -> None:
+    linter = Path(sys.executable).with_name("lint-imports")
+    run = subprocess.run([linter, "--no-cache"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout
+
+
+def test_the_packages_are_ours() -> None:
+    for package in (api, infra, scheduler, workers):
+        assert Path(str(package.__file__)).is_relative_to(ROOT)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_module_says_what_it_owns_and_stays_small(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) <= MOST_MODULE_LINES
+    if text.strip():
+        assert ast.get_docstring(ast.parse(text)), "a module begins with what it owns and never does"
+    long = [f.name for f in functions(path) if (f.end_lineno or 0) - f.lineno + 1 > MOST_FUNCTION_LINES]
+    assert not long
+
+
+def test_every_lua_file_heads_with_its_contract() -> None:
+    for path in (ROOT / "scheduler" / "lua").glob("*.lua"):
+        head = path.read_text()
+        assert all(word in head for word in ("-- KEYS", "-- ARGV", "-- Returns")), path.name
+
+
+def test_every_setting_has_a_description_and_stands_in_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text()
+    for name, field in Settings.model_fields.items():
+        assert field.description, name
+        assert f"`{name}`" in readme, f"README.md does not list the setting {name}"
+
+
+def test_the_top_level_holds_nothing_else() -> None:
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    tops = {line.split("/")[0] for line in tracked.splitlines()}
+    assert {top for top in tops if not top.startswith(".")} <= TOP_LEVEL
+
+
+def test_the_gate_runs_the_readme_command() -> None:
+    commands = [line for line in (ROOT / "README.md").read_text().splitlines() if line.endswith(" -m tests")]
+    assert len(commands) == 1
