@@ -1,0 +1,13 @@
+"""What every type of the contract is: frozen, and strict about its fields; and the version of the wire."""
+
+from pydantic import BaseModel, ConfigDict
+
+CONTRACT_VERSION = 1
+TASK_NAME = "corral.generate"
+LEVELS = range(10)
+
+
+class Frozen(BaseModel):
+    """An immutable value; unknown fields are refused, so two versions that differ are noticed at once."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")

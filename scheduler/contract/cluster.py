@@ -1,0 +1,70 @@
+"""Workers as they speak of themselves, and the snapshot on which policies decide."""
+
+from enum import StrEnum
+
+from scheduler.contract.base import CONTRACT_VERSION, Frozen
+
+
+class WorkerState(StrEnum):
+    LOADING = "loading"
+    READY = "ready"
+    FAILING = "failing"
+    DRAINING = "draining"
+
+
+class SlotInfo(Frozen):
+    """One slot as its worker reports it: who holds it, how full it is (tokens), is it answering now."""
+
+    slot: int
+    conversation: str | None = None
+    agent: str | None = None
+    busy: bool = False
+    tokens: int = 0
+
+
+class WorkerInfo(Frozen):
+    """What a worker's lease says of itself, renewed each second. A new process is a new `incarnation`.
+
+    `context_tokens` is the window of a slot, `prompt_limit_tokens` what a normal prompt may use of it.
+    """
+
+    version: int = CONTRACT_VERSION
+    name: str
+    incarnation: str
+    state: WorkerState
+    reason: str = ""
+    model: str = ""
+    model_hash: str = ""
+    context_tokens: int = 0
+    prompt_limit_tokens: int = 0
+    slots: tuple[SlotInfo, ...] = ()
+    vision: bool = False
+    gpu: str = ""
+    engine: str = ""
+    engine_bytes: int = 0
+    pid: int = 0
+    engine_pid: int = 0
+    started_ms: int = 0
+
+
+class WorkerView(Frozen):
+    """A living worker and its load. `queued` is per level, 0 first; `homes` counts conversations seen lately."""
+
+    info: WorkerInfo
+    queued: tuple[int, ...] = (0,) * 10
+    running: int = 0
+    homes: int = 0
+
+
+class ClusterView(Frozen):
+    """A snapshot on which policies decide. `now_ms` is the broker's clock."""
+
+    now_ms: int
+    workers: tuple[WorkerView, ...] = ()
+
+
+class CountReply(Frozen):
+    """`tokens` of the rendered prompt, as the engine counts them, or why it could not."""
+
+    tokens: int | None = None
+    error: str = ""

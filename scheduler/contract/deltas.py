@@ -1,0 +1,101 @@
+"""What comes back of a job, and how it travels."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass
+from enum import StrEnum
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The engine has the prompt: its exact length and what it found in its cache. Commits the answer."""
+
+    worker: str
+    slot: int
+    attempt: int
+    queue_ms: int
+    prompt_tokens: int
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingDelta:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A complete, valid call. `arguments` is one JSON object as text, in the model's own key order."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+class StopReason(StrEnum):
+    END_TURN = "end_turn"
+    MAX_TOKENS = "max_tokens"
+    STOP_SEQUENCE = "stop_sequence"
+    TOOL_USE = "tool_use"
+    WINDOW = "model_context_window_exceeded"
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The last delta of an answer that ended well."""
+
+    stop_reason: StopReason
+    stop_sequence: str | None
+    prompt_tokens: int
+    cached_tokens: int
+    output_tokens: int
+    prefill_ms: int
+    decode_ms: int
+    model_hash: str
+    engine_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The last delta of an answer that did not: a code of `infra.errors` and words for the client."""
+
+    code: str
+    message: str
+    retry_after_s: int | None = None
+    prompt_tokens: int | None = None
+
+
+Delta = Started | TextDelta | ThinkingDelta | ToolCall | Finished | Failed
+
+_TAGS: dict[str, type[Delta]] = {
+    "start": Started,
+    "text": TextDelta,
+    "think": ThinkingDelta,
+    "tool": ToolCall,
+    "done": Finished,
+    "fail": Failed,
+}
+_TAG_OF = {cls: tag for tag, cls in _TAGS.items()}
+
+
+def encode_deltas(deltas: Iterable[Delta]) -> bytes:
+    """Deltas as one JSON array of [tag, field, field, ...]; fields in the order of the dataclass."""
+    return json.dumps([[_TAG_OF[type(d)], *astuple(d)] for d in deltas], separators=(",", ":")).encode()
+
+
+def decode_deltas(raw: bytes) -> list[Delta]:
+    """The inverse of `encode_deltas`. Raises ValueError, KeyError or TypeError on anything else."""
+    return [_decode(item) for item in json.loads(raw)]
+
+
+def _decode(item: list[Any]) -> Delta:
+    delta: Delta = _TAGS[item[0]](*item[1:])
+    if isinstance(delta, Finished):
+        return Finished(StopReason(item[1]), *item[2:])
+    return delta

@@ -1,0 +1,84 @@
+"""The request, after the protocol has been taken off."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from scheduler.contract.base import CONTRACT_VERSION, Frozen
+
+
+class TextBlock(Frozen):
+    type: Literal["text"] = "text"
+    text: str
+
+
+class ImageBlock(Frozen):
+    """`url` is a data: URL or an http(s) one, as the engine takes it."""
+
+    type: Literal["image"] = "image"
+    url: str
+
+
+class ThinkingBlock(Frozen):
+    type: Literal["thinking"] = "thinking"
+    thinking: str
+
+
+class ToolUseBlock(Frozen):
+    """`input` keeps the client's key order: replayed history must be the same bytes."""
+
+    type: Literal["tool_use"] = "tool_use"
+    id: str
+    name: str
+    input: dict[str, Any]
+
+
+class ToolResultBlock(Frozen):
+    type: Literal["tool_result"] = "tool_result"
+    tool_use_id: str
+    content: tuple[TextBlock | ImageBlock, ...]
+    is_error: bool = False
+
+
+Block = Annotated[TextBlock | ImageBlock | ThinkingBlock | ToolUseBlock | ToolResultBlock, Field(discriminator="type")]
+
+
+class Message(Frozen):
+    role: Literal["user", "assistant"]
+    content: tuple[Block, ...]
+
+
+class Tool(Frozen):
+    name: str
+    description: str = ""
+    input_schema: dict[str, Any]
+
+
+class ToolChoice(Frozen):
+    mode: Literal["auto", "any", "tool", "none"] = "auto"
+    name: str | None = None
+    parallel: bool = True
+
+
+class Thinking(Frozen):
+    """`enabled` None = the client did not say; the template's default holds."""
+
+    enabled: bool | None = None
+    budget_tokens: int | None = None
+
+
+class GenerationRequest(Frozen):
+    """What to generate, normalised: two client requests that mean the same are equal here."""
+
+    version: int = CONTRACT_VERSION
+    model: str
+    system: str = ""
+    messages: tuple[Message, ...]
+    tools: tuple[Tool, ...] = ()
+    tool_choice: ToolChoice = ToolChoice()
+    max_tokens: int
+    stop_sequences: tuple[str, ...] = ()
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    thinking: Thinking = Thinking()
