@@ -50,7 +50,7 @@ class CallAssembler:
                 complete += self.finish()
                 self._open = _OpenCall(index)
             function = piece.get("function") or {}
-            self._open.name += function.get("name") or ""
+            self._open.name = self._open.name or function.get("name") or ""
             self._open.arguments.append(function.get("arguments") or "")
         return complete
 

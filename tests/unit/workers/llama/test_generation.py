@@ -1,0 +1,264 @@
+"""An answer's connection: what it gives, how it breaks, and that it can be cancelled at any time."""
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from infra.errors import Cancelled, EngineLost, EngineRefused, EngineTimeout, PromptTooLong
+from scheduler.contract import StopReason, TextDelta
+from workers.llama.client import AnswerRules, Deadlines, End, EngineClient, Generation, Prompt
+
+pytestmark = pytest.mark.unit
+
+PATIENT = Deadlines(first_token_s=30, between_tokens_s=30, answer_s=30)
+OK = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+PROGRESS = b'data: {"choices":[{"delta":{}}],"prompt_progress":{"total":9,"cache":4,"processed":4}}\n\n'
+HELLO = b'data: {"choices":[{"delta":{"content":"hello"}}]}\n\n'
+LAST = b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\n'
+DONE = b"data: [DONE]\n\n"
+
+Script = Callable[[socket.socket], None]
+
+
+def chunked(*payloads: bytes) -> bytes:
+    return b"".join(b"%x\r\n%s\r\n" % (len(payload), payload) for payload in payloads)
+
+
+def status(code: int, body: bytes) -> bytes:
+    return b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n%s" % (code, len(body), body)
+
+
+class Engine:
+    """Accepts one connection, reads the request, then does what its script says; notes when the client is gone."""
+
+    def __init__(self, script: Script) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.request = b""
+        self.asked = threading.Event()
+        self.left = threading.Event()
+        self._thread = threading.Thread(target=self._serve, args=(script,))
+        self._thread.start()
+
+    def _serve(self, script: Script) -> None:
+        with contextlib.suppress(OSError):
+            connection, _ = self._listener.accept()
+            with connection:
+                while not self.request.endswith(b"the body") and (received := connection.recv(65536)):
+                    self.request += received
+                self.asked.set()
+                script(connection)
+                while connection.recv(65536):
+                    pass
+        self.left.set()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(10)
+
+
+@contextlib.contextmanager
+def engine(script: Script) -> Iterator[Engine]:
+    peer = Engine(script)
+    try:
+        yield peer
+    finally:
+        peer.close()
+
+
+def sends(*payloads: bytes, then_closes: bool = False) -> Script:
+    def script(connection: socket.socket) -> None:
+        for payload in payloads:
+            connection.sendall(payload)
+        if then_closes:
+            connection.shutdown(socket.SHUT_RDWR)
+
+    return script
+
+
+@contextlib.contextmanager
+def generation(peer: Engine, deadlines: Deadlines = PATIENT, stops: tuple[str, ...] = ()) -> Iterator[Generation]:
+    client = EngineClient(peer.url, "secret", deadlines)
+    with client.generate(b"the body", AnswerRules(context_tokens=100, stop_sequences=stops)) as answer:
+        yield answer
+    client.close()
+
+
+def cancel_when(moment: threading.Event, answer: Generation) -> None:
+    assert moment.wait(10)
+    answer.cancel()
+
+
+def test_an_answer_from_its_prompt_to_its_end() -> None:
+    with engine(sends(OK, chunked(PROGRESS, HELLO, LAST, DONE))) as peer, generation(peer) as answer:
+        events = list(answer)
+
+    assert events[:2] == [Prompt(9, 4), TextDelta("hello")]
+    assert isinstance(events[2], End)
+    assert b"POST /v1/chat/completions HTTP/1.1\r\n" in peer.request
+    assert b"Authorization: Bearer secret\r\n" in peer.request
+
+
+def test_events_may_be_cut_anywhere() -> None:
+    stream = PROGRESS + HELLO + LAST + DONE
+    pieces = [stream[start : start + 7] for start in range(0, len(stream), 7)]
+
+    with engine(sends(OK, chunked(*pieces))) as peer, generation(peer) as answer:
+        assert [type(event) for event in answer] == [Prompt, TextDelta, End]
+
+
+def test_a_stop_sequence_ends_the_answer_and_frees_the_engine() -> None:
+    with engine(sends(OK, chunked(PROGRESS, HELLO))) as peer, generation(peer, stops=("ll",)) as answer:
+        events = list(answer)
+
+        assert peer.left.wait(10)
+
+    assert events[1] == TextDelta("he")
+    assert isinstance(events[2], End)
+    assert events[2].stop_reason is StopReason.STOP_SEQUENCE
+
+
+def test_leaving_half_way_closes_the_connection() -> None:
+    with engine(sends(OK, chunked(PROGRESS, HELLO))) as peer:
+        with generation(peer) as answer:
+            assert next(iter(answer)) == Prompt(9, 4)
+
+        assert peer.left.wait(10)
+
+
+def test_cancelled_before_it_starts_it_never_reaches_the_engine() -> None:
+    with engine(sends()) as peer, generation(peer) as answer:
+        answer.cancel()
+        with pytest.raises(Cancelled):
+            list(answer)
+
+    assert peer.request == b""
+
+
+def test_cancelled_while_waiting_for_the_slot() -> None:
+    with engine(sends()) as peer, generation(peer) as answer:
+        canceller = threading.Thread(target=cancel_when, args=(peer.asked, answer))
+        canceller.start()
+        with pytest.raises(Cancelled):
+            list(answer)
+        canceller.join()
+
+        assert peer.left.wait(10)
+
+
+def test_cancelled_while_reading() -> None:
+    with engine(sends(OK, chunked(PROGRESS, HELLO))) as peer, generation(peer) as answer:
+        events = iter(answer)
+        assert [next(events), next(events)] == [Prompt(9, 4), TextDelta("hello")]
+        canceller = threading.Timer(0, answer.cancel)
+        canceller.start()
+        with pytest.raises(Cancelled):
+            next(events)
+        canceller.join()
+
+        assert peer.left.wait(10)
+
+
+def test_after_a_cancel_nothing_that_is_already_here_comes_out() -> None:
+    with engine(sends(OK, chunked(PROGRESS + HELLO + HELLO))) as peer, generation(peer) as answer:
+        events = iter(answer)
+        next(events)
+        answer.cancel()
+        with pytest.raises(Cancelled):
+            next(events)
+
+
+def test_a_cancel_after_the_end_does_nothing() -> None:
+    with engine(sends(OK, chunked(PROGRESS, HELLO, LAST, DONE))) as peer:
+        with generation(peer) as answer:
+            assert list(answer)
+        answer.cancel()
+
+
+def test_a_prompt_that_does_not_fit_is_told_with_its_numbers() -> None:
+    body = b'{"error":{"code":400,"message":"m","type":"exceed_context_size_error","n_prompt_tokens":120,"n_ctx":100}}'
+
+    with engine(sends(status(400, body))) as peer, generation(peer) as answer, pytest.raises(PromptTooLong) as caught:
+        list(answer)
+
+    assert (caught.value.prompt_tokens, caught.value.maximum_tokens) == (120, 100)
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"error":{"message":"bad\\nat x","code":400}}', b'{"error":"bad"}', b"<html>", b"7"]
+)
+def test_another_refusal_keeps_its_status_and_one_line_of_words(body: bytes) -> None:
+    with engine(sends(status(400, body))) as peer, generation(peer) as answer, pytest.raises(EngineRefused) as caught:
+        list(answer)
+
+    assert caught.value.status == 400
+    assert "\n" not in caught.value.message
+
+
+def test_an_engine_that_still_loads_counts_as_lost() -> None:
+    with engine(sends(status(503, b'{"error":{"message":"Loading model","code":503}}'))) as peer:  # noqa: SIM117
+        with generation(peer) as answer, pytest.raises(EngineLost):
+            list(answer)
+
+
+@pytest.mark.parametrize("line", [b'data: {"error":{"code":500,"message":"out"}}\n\n', b'error: {"message":"out"}\n\n'])
+def test_an_error_in_the_stream_is_a_refusal(line: bytes) -> None:
+    with engine(sends(OK, chunked(PROGRESS, line))) as peer, generation(peer) as answer:  # noqa: SIM117
+        with pytest.raises(EngineRefused, match="out"):
+            list(answer)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"", OK, OK + chunked(PROGRESS), OK + chunked(PROGRESS)[:-9], OK + chunked(PROGRESS, LAST) + b"0\r\n\r\n"],
+    ids=["no headers", "no chunk", "half way", "inside a chunk", "ended without its last word"],
+)
+def test_an_answer_that_breaks_off_means_the_engine_is_lost(sent: bytes) -> None:
+    with engine(sends(sent, then_closes=True)) as peer, generation(peer) as answer, pytest.raises(EngineLost):
+        list(answer)
+
+
+def test_something_that_is_no_json_means_the_engine_is_lost() -> None:
+    with engine(sends(OK, chunked(b"data: {oops\n\n"))) as peer, generation(peer) as answer, pytest.raises(EngineLost):
+        list(answer)
+
+
+def test_an_engine_that_is_not_there_is_lost() -> None:
+    with engine(sends()) as peer:
+        peer.close()
+        with generation(peer) as answer, pytest.raises(EngineLost):
+            list(answer)
+
+
+@pytest.mark.parametrize(
+    ("sent", "deadlines"),
+    [
+        (b"", Deadlines(0.05, 30, 30)),
+        (OK + chunked(PROGRESS), Deadlines(0.05, 30, 30)),
+        (OK + chunked(PROGRESS, HELLO), Deadlines(30, 0.05, 30)),
+        (OK + chunked(PROGRESS, HELLO), Deadlines(30, 30, 0.05)),
+    ],
+    ids=["for the slot", "before the first token", "between two", "in all"],
+)
+def test_silence_beyond_a_deadline_is_a_timeout(sent: bytes, deadlines: Deadlines) -> None:
+    with engine(sends(sent)) as peer, generation(peer, deadlines) as answer, pytest.raises(EngineTimeout):
+        list(answer)
+
+
+def test_comment_lines_are_no_progress() -> None:
+    def comments(connection: socket.socket) -> None:
+        connection.sendall(OK + chunked(PROGRESS))
+        connection.settimeout(0.01)
+        while True:
+            connection.sendall(chunked(b":\n\n"))
+            with contextlib.suppress(TimeoutError):
+                if not connection.recv(1):
+                    return
+
+    with engine(comments) as peer, generation(peer, Deadlines(0.1, 30, 30)) as answer, pytest.raises(EngineTimeout):
+        list(answer)
