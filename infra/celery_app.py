@@ -1,17 +1,14 @@
 """The one Celery configuration, shared by producer, worker and Flower.
 
-Owns: broker options, the ten levels, what Flower may show; and starting Flower on this configuration.
+Owns: broker options, the ten levels, acknowledgement.
 Never: tasks; a worker registers its own.
 
 Levels and separator must be the same everywhere or whole levels go unread, so nobody else sets them.
 """
 
-import sys
-
 from celery import Celery
 
 from infra import config, keys
-from infra.errors import ConfigError, CorralError
 from infra.redis_client import checked
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
@@ -50,37 +47,3 @@ def build(settings: config.Settings) -> Celery:
     )
     return app
 
-
-def run_flower(settings: config.Settings) -> None:
-    """Serve Flower until a signal comes. Raises ConfigError for an open address without a password."""
-    password = settings.flower_password.get_secret_value()
-    if settings.flower_host not in LOOPBACK and not password:
-        raise ConfigError("CORRAL_FLOWER_PASSWORD: needed as user:password when Flower listens beyond loopback")
-    if password and ":" not in password:
-        raise ConfigError("CORRAL_FLOWER_PASSWORD: must be of the form user:password")
-    arguments = [
-        "flower",
-        f"--address={settings.flower_host}",
-        f"--port={settings.flower_port}",
-        "--read_only=True",
-        "--persistent=False",
-        "--max_tasks=2000",
-        "--tasks_columns=name,uuid,state,args,received,started,runtime,worker",
-    ]
-    if password:
-        arguments.append(f"--basic_auth={password}")
-    build(settings).start(arguments)
-
-
-def main() -> int:
-    """`python -m infra.celery_app flower`: Flower as a process of its own."""
-    try:
-        run_flower(config.load().settings)
-    except (CorralError, OSError) as error:
-        print(f"error: flower: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -24,7 +24,7 @@ from infra.redis_client import checked
 
 API = (sys.executable, "-m", "api.app")
 WORKER = (sys.executable, "-m", "workers.app")
-FLOWER = (sys.executable, "-m", "infra.celery_app", "flower")
+FLOWER = (sys.executable, "-m", "infra.flower_app")
 
 Host = Annotated[str | None, typer.Option("--host", metavar="ADDRESS", help="Address to listen on.")]
 

@@ -56,7 +56,7 @@ def test_the_api_gets_a_real_port_for_nought() -> None:
 def test_flower_gets_its_own_port() -> None:
     with pytest.raises(Became) as became:
         parts.flower(port=0)
-    assert became.value.command == [sys.executable, "-m", "infra.celery_app", "flower"]
+    assert became.value.command == [sys.executable, "-m", "infra.flower_app"]
     assert int(became.value.environ["CORRAL_FLOWER_PORT"]) > 0
 
 
