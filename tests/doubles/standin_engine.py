@@ -9,6 +9,7 @@ Key from LLAMA_API_KEY or --api-key. Variables, all optional:
     STANDIN_DECODE_TOKENS_PER_S 500, STANDIN_PREFILL_TOKENS_PER_S 50000   pace of each slot
     STANDIN_LOAD_S 0            503 on every route for this long
     STANDIN_DIE_WHILE_LOADING N the first N starts end with status 1 (needs STANDIN_LOG, which counts them)
+    STANDIN_NOTE_PROMPTS 1      the log keeps each request's rendered prompt too
     STANDIN_LOG FILE            JSON lines: {"event": "start", ...} and one {"event": "request", ...} per generation
 """
 
@@ -57,6 +58,7 @@ class Engine:
         self.alias = options.alias or Path(self.model).name
         self.key = options.api_key or environment.get("LLAMA_API_KEY", "")
         self.log = Path(environment["STANDIN_LOG"]) if environment.get("STANDIN_LOG") else None
+        self.note_prompts = bool(environment.get("STANDIN_NOTE_PROMPTS"))
         self.ready_at = time.monotonic() + float(environment.get("STANDIN_LOAD_S", "0"))
         self.table = SlotTable(
             options.parallel,
@@ -160,7 +162,8 @@ class Connection:
             work.cancel()
         with suppress(asyncio.CancelledError, ConnectionError):
             await work
-        self.engine.note("request", **answering.report())
+        prompt = {"prompt": answering.text} if self.engine.note_prompts else {}
+        self.engine.note("request", **answering.report(), **prompt)
         if answering.outcome == "died":
             os._exit(1)
         if answering.refusal is not None and not self.streaming:
