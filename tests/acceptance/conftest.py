@@ -1,6 +1,7 @@
-"""Fixtures of the acceptance tier only.
+"""Fixtures of the acceptance tier only: the real client, and whole clusters.
 
-Owns: running clusters, each on a broker of its own. Shared fixtures are one folder up.
+Owns: what needs real programs from outside, and clusters, each on a broker of its own. Shared fixtures are one folder
+up.
 Never: a test.
 """
 
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.doubles.broker import Broker
+from tests.doubles.claude import ClaudeCode, find_or_install
 from tests.doubles.cluster import Cluster
 from tests.doubles.scripted_model import Script
 
@@ -28,6 +30,12 @@ def running(folder: Path, **options: Any) -> Iterator[Cluster]:
         (folder / name).mkdir(parents=True)
     with Broker(folder / "broker") as broker, Cluster(folder / "cluster", broker.url, **options) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def claude(tmp_path: Path) -> ClaudeCode:
+    """The real Claude Code, with workspaces in this test's folder."""
+    return ClaudeCode(find_or_install(), tmp_path / "claude")
 
 
 @pytest.fixture
