@@ -5,6 +5,7 @@ Never: changes anything; Flower runs read-only.
 """
 
 import sys
+from typing import Any
 
 from flower.views import BaseHandler
 
@@ -49,7 +50,7 @@ def _list_all_queues(settings: Settings) -> None:
     def names(_: object) -> list[str]:
         try:
             with broker_errors():
-                workers = redis.zrange(keys.WORKERS, 0, -1)
+                workers: Any = redis.zrange(keys.WORKERS, 0, -1)
         except BrokerDown:
             return []
         return sorted(keys.queue(name.decode()) for name in workers)
