@@ -16,7 +16,11 @@ from scheduler.contract import GenerationRequest, Identity, Thinking
 
 
 class Call(BaseModel):
-    """One request of a client: what to generate, for whom, how urgent (0 first), streamed or whole."""
+    """One request of a client: what to generate, for whom, how urgent (0 first), streamed or whole.
+
+    `asked_model` is the name that the answer has to bear: Claude Code drops the thinking of an answer that bears
+    another name than the one it asked for from its history (tried with 2.1.197), and the cache is lost with it.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -24,6 +28,7 @@ class Call(BaseModel):
     identity: Identity
     level: int
     stream: bool
+    asked_model: str
 
 
 def parse(raw: bytes, headers: Mapping[str, str], *, key_name: str, model: str, default_level: int) -> Call:
@@ -39,6 +44,7 @@ def parse(raw: bytes, headers: Mapping[str, str], *, key_name: str, model: str, 
         identity=identity.identify(headers, body.metadata, request, key_name),
         level=level,
         stream=bool(body.stream),
+        asked_model=body.model or model,
     )
 
 

@@ -67,6 +67,8 @@ CountOrZero = Annotated[StrictInt, BeforeValidator(_clamped), Field(ge=0)]
 Fraction = Annotated[float, Field(strict=True, ge=0, le=1)]
 Temperature = Annotated[float, Field(strict=True, ge=0, le=2)]
 Name = Annotated[str, Field(min_length=1)]
+# Every answer repeats it, so it is bounded.
+ModelName = Annotated[str, Field(max_length=256)]
 
 
 # --- blocks -------------------------------------------------------------------------------------------------------
@@ -223,7 +225,7 @@ class ThinkingSwitch(Lenient):
 class MessagesRequest(Lenient):
     """The body of `POST /v1/messages`. `model` may be any name; `metadata` any shape."""
 
-    model: str | None = None
+    model: ModelName | None = None
     messages: Annotated[list[Message], FailFast(), BeforeValidator(_in_bounds)]
     system: System = []
     tools: Annotated[list[Tool], FailFast(), BeforeValidator(_none_is_empty)] = []

@@ -60,4 +60,4 @@ def _problem(finding: ErrorDetails, path: str) -> str:
         return f"unknown type {context['tag'][:MAX_ECHO]!r}; known are {context['expected_tags']}"
     if kind == "list_type" and path.endswith(("content", "system")):
         return "must be a string or a list of blocks"
-    return _PROBLEMS.get(kind) or finding["msg"].replace("Input should", "must")
+    return _PROBLEMS.get(kind) or finding["msg"].replace("Input should", "must").replace("String should", "must")

@@ -28,6 +28,7 @@ def test_the_least_body_gets_all_defaults() -> None:
         model="anthropic-m", messages=(Message(role="user", content=(TextBlock(text="hello"),)),), max_tokens=4096
     )
     assert (call.level, call.stream, call.identity.agent) == (5, False, "key")
+    assert call.asked_model == "anthropic-m"
 
 
 def test_every_field_is_carried() -> None:
@@ -44,7 +45,7 @@ def test_every_field_is_carried() -> None:
     request = call.request
     assert (request.model, request.max_tokens, request.stop_sequences) == ("anthropic-m", 7, ("b", "a"))
     assert (request.temperature, request.top_p, request.top_k) == (1.0, 0.5, 40)
-    assert (call.level, call.stream) == (2, True)
+    assert (call.level, call.stream, call.asked_model) == (2, True, "claude-of-any-name")
 
 
 @pytest.mark.parametrize(

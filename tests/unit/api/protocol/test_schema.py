@@ -135,6 +135,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     (body(top_k=0.5), "top_k: must be a whole number"),
     (body(stream="true"), "stream: must be true or false"),
     (body(model=3), "model: must be a string"),
+    (body(model="m" * 257), "model: must have at most 256 characters"),
 ]
 
 
