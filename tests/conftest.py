@@ -12,6 +12,7 @@ import pytest
 
 from tests.doubles import scripted_model
 from tests.doubles.broker import Broker
+from tests.doubles.claude import ClaudeCode, find_or_install
 from tests.doubles.scripted_model import Script
 
 FOREIGN = ("CORRAL_", "ANTHROPIC_", "CLAUDE_", "STANDIN_", "LLAMA_")
@@ -56,3 +57,9 @@ def model_path(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Script], P
     """A function from a script to the path of its GGUF, each written once a session."""
     folder = tmp_path_factory.mktemp("models")
     return lambda script: scripted_model.write(script, folder)
+
+
+@pytest.fixture
+def claude(tmp_path: Path) -> ClaudeCode:
+    """The real Claude Code, with workspaces in this test's folder."""
+    return ClaudeCode(find_or_install(), tmp_path / "claude")

@@ -41,7 +41,10 @@ class EngineProcess:
         else:
             command = python("-m", "tests.doubles.embedded_engine", str(model), str(port), *shape)
         environment = {**base_environment(folder), "LLAMA_API_KEY": key}
-        self.http = httpx.Client(base_url=self.url, headers={"x-api-key": key}, trust_env=False, timeout=60)
+        # Both engines close kept connections without a word; a test of something else must not meet that.
+        limits = httpx.Limits(max_keepalive_connections=0)
+        headers = {"x-api-key": key}
+        self.http = httpx.Client(base_url=self.url, headers=headers, trust_env=False, timeout=60, limits=limits)
         self.child = Child(command, folder / "engine.log", environment, folder)
 
     def __enter__(self) -> Self:

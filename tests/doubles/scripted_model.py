@@ -10,6 +10,7 @@ offers no tools, it says `answer` and ends. The same script gives the same bytes
 import functools
 import json
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,7 @@ RESULT = "<|im_start|>tool\n"  # one token: a tool result stands in the context
 NO_TOOLS = "<|no_tools|>"  # one token: written by the template when nothing can be called
 TURNS = ["<|im_start|>system\n", "<|im_start|>user\n"]
 CONTROL = ["<|endoftext|>", END]
+BRIEF = "corral-brief-7f3a"
 
 TEMPLATE = """\
 {%- if tools %}<|im_start|>system
@@ -105,6 +107,19 @@ def long_text(count: int = 200) -> Script:
     return Script(f"long-text-{count}", " ".join(f"step{number:04}" for number in range(1, count + 1)))
 
 
+def subagent(tool: str = "Agent") -> Script:
+    """Calls the client's subagent tool; who reads the brief answers in text, then the main line does."""
+    prompt = f"Please do the job named {BRIEF} now."
+    arguments = {"description": "Ask a helper", "prompt": prompt, "subagent_type": "general-purpose"}
+    return Script(
+        f"subagent-{tool}",
+        "The helper is back and all is well.",
+        call(tool, arguments),
+        brief=BRIEF,
+        brief_answer="Helper here: job finished.",
+    )
+
+
 TOOL_THEN_TEXT = tool_then_text()
 TWO_PARALLEL_CALLS = Script(
     "two-parallel-calls",
@@ -113,21 +128,7 @@ TWO_PARALLEL_CALLS = Script(
 )
 THINKING_THEN_TEXT = Script("thinking-then-text", "<think>\nFirst I weigh it up.\n</think>\n\nThe answer is forty-two.")
 LONG_TEXT = long_text()
-BRIEF = "corral-brief-7f3a"
-SUBAGENT = Script(
-    "subagent",
-    "The helper is back and all is well.",
-    call(
-        "Agent",
-        {
-            "description": "Ask a helper",
-            "prompt": f"Please do the job named {BRIEF} now.",
-            "subagent_type": "general-purpose",
-        },
-    ),
-    brief=BRIEF,
-    brief_answer="Helper here: job finished.",
-)
+SUBAGENT = subagent()
 SPACED_JSON = Script(
     "spaced-json",
     "Spaced or not, done.",
@@ -164,7 +165,7 @@ def pieces(text: str, taken: set[str]) -> list[str]:
 
     A token has one successor only, so none may come twice. `taken` holds those of other texts and gets these.
     """
-    parts = [part if number == 0 else " " + part for number, part in enumerate(text.split(" "))]
+    parts = re.findall(r" *[^ ]+", text)
     found: list[str] = []
     piece = ""
     for part in parts:

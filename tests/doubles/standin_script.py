@@ -31,6 +31,7 @@ from typing import Any
 
 DONE = "All done: the tool result is here."
 DEFAULT = "say 8 words"
+END = "\n<|end|>\n"  # a word of its own, so that the last word of an answer stays the same in history
 EMOJI = ["family: ", "👩", "\u200d👩", "\u200d👧", " flag: ", "🇨", "🇭", " e\u0301"]
 
 JsonObject = dict[str, Any]
@@ -88,14 +89,14 @@ def render(body: JsonObject, *, generation_prompt: bool = True) -> str:
     parts = []
     if body.get("tools"):
         tools = "\n".join(json.dumps(tool) for tool in body["tools"])
-        parts.append(f"<|tools|>\n{tools}<|end|>\n")
+        parts.append(f"<|tools|>\n{tools}{END}")
     messages = body["messages"]
-    parts.extend(_render_message(message) + "<|end|>\n" for message in messages[:-1])
+    parts.extend(_render_message(message) + END for message in messages[:-1])
     last = messages[-1]
     if last.get("role") == "assistant":  # a given beginning: the turn stays open
         return "".join([*parts, _render_message(last)])
     opening = "<|assistant|>\n" if generation_prompt else ""
-    return "".join([*parts, _render_message(last), "<|end|>\n", opening])
+    return "".join([*parts, _render_message(last), END, opening])
 
 
 def render_answer(reasoning: str, content: str, calls: list[Call]) -> str:
