@@ -124,6 +124,8 @@ class ClaudeCode:
 
 def find_or_install() -> Path:
     """The program, installed once into FOLDER if it is not there. Skips or fails the test when that cannot be."""
+    if shutil.which("git") is None:
+        missing("git", "install it; Claude Code is run inside a repository")
     FOLDER.mkdir(parents=True, exist_ok=True)
     with (FOLDER / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two test runs at once install it once
