@@ -1,5 +1,6 @@
 """What is missing is skipped on a laptop and fails where everything is required."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ def test_a_missing_service(monkeypatch: pytest.MonkeyPatch, required: bool, rais
 def test_claude_code_without_npm_is_a_missing_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(services, "REQUIRE_ALL", True)
     monkeypatch.setattr(claude, "FOLDER", tmp_path / "none")
-    monkeypatch.setattr(claude.shutil, "which", lambda name: None if name == "npm" else f"/bin/{name}")
+    monkeypatch.setattr(shutil, "which", lambda name: None if name == "npm" else f"/bin/{name}")
     with pytest.raises(pytest.fail.Exception, match="npm is not here"):
         claude.find_or_install()
 
