@@ -35,7 +35,7 @@ def async_client(url: str, *, connections: int = 32, timeout_s: float = COMMAND_
         socket_keepalive=True,
         retry=redis.asyncio.retry.Retry(ExponentialBackoff(cap=0.2, base=0.05), 1),
     )
-    return redis.asyncio.Redis(connection_pool=pool)
+    return redis.asyncio.Redis.from_pool(pool)
 
 
 def sync_client(url: str, *, connections: int = 32, timeout_s: float = COMMAND_TIMEOUT_S) -> redis.Redis:
@@ -49,7 +49,7 @@ def sync_client(url: str, *, connections: int = 32, timeout_s: float = COMMAND_T
         socket_keepalive=True,
         retry=Retry(ExponentialBackoff(cap=0.2, base=0.05), 1),
     )
-    return redis.Redis(connection_pool=pool)
+    return redis.Redis.from_pool(pool)
 
 
 def checked(url: str) -> str:
