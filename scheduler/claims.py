@@ -29,6 +29,7 @@ class Claims:
         self._incarnation = incarnation
         self._claim = redis.register_script(scripts.text("claim"))
         self._beat = redis.register_script(scripts.text("beat"))
+        self._leave = redis.register_script(scripts.text("leave"))
         self._seen = "$"
 
     def claim(self) -> ClaimedJob | None:
@@ -77,10 +78,12 @@ class Claims:
         return dict(zip(running, (state.decode() for state in answer[1:]), strict=True))
 
     def leave(self) -> None:
-        """Give the lease back, so that nobody waits for it to run out."""
+        """Give the lease back, so that nobody waits for it to run out; another process's is left alone.
+
+        The worker stays known: `recovery` looks after its line and forgets it when that is empty.
+        """
         with broker_errors():
-            self._redis.delete(keys.lease(self._worker))
-            self._redis.zrem(keys.WORKERS, self._worker)
+            self._leave([keys.lease(self._worker)], [self._incarnation])
 
     def cancellations(self) -> list[str]:
         """Jobs to stop, as they are cancelled; waits up to BLOCK_MS. From the first call on none is missed."""

@@ -104,8 +104,9 @@ class Jobs:
             return bool(await self._move(names, [job_id, old, new, conversation, self._limits.home_ms]))
 
     async def bury(self, job_id: str, worker: str, incarnation: str, last: Delta) -> bool:
-        """End the running job of a dead incarnation with `last`; False when it had ended or runs elsewhere."""
-        names = [keys.job(job_id), keys.stream(job_id), keys.running(worker)]
+        """End the running job of a dead incarnation with `last`; False when it had ended, runs elsewhere, or the
+        incarnation lives after all."""
+        names = [keys.job(job_id), keys.stream(job_id), keys.running(worker), keys.lease(worker)]
         with broker_errors():
             return bool(await self._bury(names, [job_id, incarnation, encode_deltas([last]), ENDED_LIFETIME_MS]))
 

@@ -4,7 +4,8 @@
 -- ARGV  1 job id  2 level  3 wait limit (ms)  4 time to live (ms)  5 longest line  6 home lifetime (ms)
 --       7 conversation  8 level weight  9 homes count for (ms)  10 number of record fields
 --       then the record's fields and values, then for each candidate: name, load limit (-1: none), slots
--- Returns {1-based index of the candidate, arrival number}, or {0} when every line is full, {-1} when none is alive.
+-- Returns {1-based index of the candidate, arrival number}, or {0} when every line is full, {-1} when none is alive
+-- (one that is being stopped is not).
 -- Invariant: load is checked and taken in one step, so several API processes never over-admit. Asked twice for the
 -- same job (a retried command) it answers as the first time.
 local known = redis.call('HMGET', KEYS[1], 'worker', 'arrival')
@@ -20,6 +21,20 @@ local function candidate(i)
           name = ARGV[a], limit = tonumber(ARGV[a + 1]), slots = tonumber(ARGV[a + 2])}
 end
 
+local function takes_work(c)
+  local lease = redis.call('GET', c.lease)
+  return lease and cjson.decode(lease)['state'] ~= 'draining'
+end
+
+local function leave_home(new)
+  local old = redis.call('GET', KEYS[4])
+  if not old or old == new then return end
+  for i = 1, count do
+    local c = candidate(i)
+    if c.name == old then redis.call('ZREM', c.homes, ARGV[7]) end
+  end
+end
+
 local function take(i, c)
   local arrival = redis.call('INCR', KEYS[2])
   redis.call('HSET', KEYS[1], 'state', 'queued', 'attempt', 0, 'worker', c.name, 'level', ARGV[2],
@@ -27,6 +42,7 @@ local function take(i, c)
     'reserve', redis.call('EXISTS', KEYS[5]), unpack(ARGV, 11, first - 1))
   redis.call('PEXPIRE', KEYS[1], ARGV[4])
   redis.call('ZADD', c.line, tonumber(ARGV[2]) * tonumber(ARGV[8]) + arrival, ARGV[1])
+  leave_home(c.name)
   redis.call('SET', KEYS[4], c.name, 'PX', ARGV[6])
   redis.call('ZADD', c.homes, now, ARGV[7])
   redis.call('ZREMRANGEBYSCORE', c.homes, '-inf', now - tonumber(ARGV[6]))
@@ -41,7 +57,7 @@ for i = 1, count do
   local c = candidate(i)
   if known[1] then
     if c.name == known[1] then return {i, tonumber(known[2])} end
-  elseif redis.call('EXISTS', c.lease) == 1 then
+  elseif takes_work(c) then
     alive = true
     local queued = redis.call('ZCARD', c.line)
     if queued < tonumber(ARGV[5]) then

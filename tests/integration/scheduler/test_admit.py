@@ -1,0 +1,118 @@
+"""Placing a job: atomic, bounded, and the same when it is asked twice."""
+
+import asyncio
+
+import pytest
+
+from infra import keys
+from infra.errors import NoWorker, QueueFull
+from scheduler.contract import WorkerState
+from scheduler.policy.placement import Candidate
+from tests.integration.scheduler.store import API, Store, candidates, spec
+
+pytestmark = pytest.mark.integration
+
+
+async def test_a_job_stands_in_the_line_with_its_record_home_and_wake(store: Store) -> None:
+    store.worker("w1")
+    job = spec(3, conversation="c")
+    assert await store.jobs.admit(job, candidates("w1"), 1) == "w1"
+    assert store.line("w1") == [job.id]
+    assert store.state(job.id) == "queued"
+    assert await store.jobs.home("c") == "w1"
+    assert store.raw.zscore(keys.homes("w1"), "c") is not None
+    assert [fields["job"] for _, fields in store.raw.xrange(keys.wake(API))] == [job.id]
+
+
+async def test_admitting_again_changes_nothing(store: Store) -> None:
+    store.worker("w1")
+    store.worker("w2")
+    job = spec()
+    assert await store.jobs.admit(job, candidates("w1", "w2"), 1) == "w1"
+    fields = ["state", "attempt", "worker", "level", "arrival", "arrival_ms", "deadline_ms"]
+    before = store.raw.hmget(keys.job(job.id), fields)
+    assert await store.jobs.admit(job, candidates("w2", "w1"), 1) == "w1"
+    assert store.raw.hmget(keys.job(job.id), fields) == before
+    assert (store.line("w1"), store.line("w2")) == ([job.id], [])
+
+
+async def test_fifty_at_once_never_pass_the_queue_limit(store: Store) -> None:
+    store.worker("w1")
+    store.worker("w2")
+    jobs = store.jobs_with(7)
+    admissions = (jobs.admit(spec(), candidates("w1", "w2"), 9) for _ in range(50))
+    outcomes = await asyncio.gather(*admissions, return_exceptions=True)
+    assert sorted(o for o in outcomes if isinstance(o, str)) == ["w1"] * 7 + ["w2"] * 7
+    refused = [o for o in outcomes if isinstance(o, QueueFull)]
+    assert len(refused) == 36
+    assert {error.retry_after_s for error in refused} == {9}
+    assert (len(store.line("w1")), len(store.line("w2"))) == (7, 7)
+
+
+async def test_the_first_candidate_under_its_limit_takes_the_job(store: Store) -> None:
+    store.worker("w1")
+    store.worker("w2")
+    order = [Candidate("w1", 2, 2), Candidate("w2", 2, 2)]
+    taken = [await store.jobs.admit(spec(), order, 1) for _ in range(4)]
+    assert taken == ["w1", "w1", "w2", "w2"]
+
+
+async def test_with_all_over_their_limits_the_least_loaded_per_slot_takes_it(store: Store) -> None:
+    store.worker("small")
+    store.worker("large")
+    for name in ("small", "large", "large"):
+        await store.jobs.admit(spec(), candidates(name), 1)
+    order = [Candidate("small", 1, 1), Candidate("large", 1, 4)]
+    assert await store.jobs.admit(spec(), order, 1) == "large"
+
+
+async def test_a_worker_without_a_lease_is_passed_over(store: Store) -> None:
+    store.worker("w2")
+    assert await store.jobs.admit(spec(), candidates("dead", "w2"), 1) == "w2"
+
+
+async def test_with_nobody_alive_there_is_no_worker_and_nothing_is_left(store: Store) -> None:
+    with pytest.raises(NoWorker, match="corral worker") as caught:
+        await store.jobs.admit(spec(), candidates("dead"), 4)
+    assert caught.value.retry_after_s == 4
+    assert store.raw.dbsize() == 0
+
+
+async def test_a_refused_job_leaves_no_key(store: Store) -> None:
+    store.worker("w1")
+    jobs = store.jobs_with(1)
+    await jobs.admit(spec(conversation="a"), candidates("w1"), 1)
+    before = set(store.raw.scan_iter())
+    with pytest.raises(QueueFull):
+        await jobs.admit(spec(conversation="b"), candidates("w1"), 1)
+    assert set(store.raw.scan_iter()) == before
+
+
+async def test_every_key_of_a_waiting_job_runs_out_by_itself(store: Store) -> None:
+    store.worker("w1")
+    await store.jobs.admit(spec(), candidates("w1"), 1)
+    assert store.lasting() == []
+
+
+async def test_a_session_that_met_the_window_may_use_the_reserve_next(store: Store) -> None:
+    worker = store.worker("w1")
+    await store.jobs.met_window("s")
+    await store.jobs.admit(spec(session="s"), candidates("w1"), 1)
+    await store.jobs.admit(spec(session="other"), candidates("w1"), 1)
+    claimed = [worker.claims.claim(), worker.claims.claim()]
+    assert [job.may_use_reserve for job in claimed if job] == [True, False]
+
+
+async def test_a_draining_worker_takes_no_new_job(store: Store) -> None:
+    store.worker("w1").beat(state=WorkerState.DRAINING)
+    store.worker("w2")
+    assert await store.jobs.admit(spec(), candidates("w1", "w2"), 1) == "w2"
+
+
+async def test_a_conversation_that_left_its_home_counts_only_at_the_new_one(store: Store) -> None:
+    store.worker("w1")
+    store.worker("w2")
+    await store.jobs.admit(spec(conversation="c"), candidates("w1"), 1)
+    await store.jobs.admit(spec(conversation="c"), candidates("w2", "w1"), 1)
+    assert await store.jobs.home("c") == "w2"
+    assert store.raw.zrange(keys.homes("w1"), 0, -1) == []

@@ -1,0 +1,59 @@
+"""Leases and locks: one name, one living incarnation; only the owner gives back."""
+
+import pytest
+
+from infra import keys
+from scheduler import scripts
+from tests.integration.scheduler.store import Store, spec
+
+pytestmark = pytest.mark.integration
+
+
+async def test_of_two_incarnations_the_living_one_keeps_the_name(store: Store) -> None:
+    first = store.worker("w1", "one")
+    second = store.worker("w1", "two", alive=False)
+    assert second.beat() is None
+    assert first.beat() == {}
+    store.raw.delete(keys.lease("w1"))
+    assert second.beat() == {}
+    assert first.beat() is None
+
+
+async def test_leaving_gives_back_only_ones_own_lease(store: Store) -> None:
+    first = store.worker("w1", "one")
+    store.raw.delete(keys.lease("w1"))
+    store.worker("w1", "two")
+    first.claims.leave()
+    assert store.raw.exists(keys.lease("w1")) == 1
+
+
+async def test_a_worker_that_left_is_still_known_so_that_its_line_is_looked_after(store: Store) -> None:
+    worker = store.worker("w1")
+    await store.admit(spec())
+    worker.claims.leave()
+    assert not store.raw.exists(keys.lease("w1"))
+    assert store.raw.zrange(keys.WORKERS, 0, -1) == ["w1"]
+
+
+async def test_a_beat_renews_the_jobs_that_run(store: Store) -> None:
+    worker = store.worker()
+    job = spec()
+    await store.admit(job)
+    assert worker.claims.claim() is not None
+    store.raw.pexpire(keys.job(job.id), 1000)
+    assert worker.beat(job.id) == {job.id: "running"}
+    assert store.raw.pttl(keys.job(job.id)) > 60_000
+
+
+async def test_a_beat_tells_what_became_of_jobs_that_are_gone(store: Store) -> None:
+    worker = store.worker()
+    assert worker.beat("never-was") == {"never-was": ""}
+
+
+async def test_a_lock_is_given_back_only_by_its_owner(store: Store) -> None:
+    unlock = store.raw.register_script(scripts.text("unlock"))
+    store.raw.set(keys.lock("x"), "me", px=1000)
+    assert unlock([keys.lock("x")], ["other"]) == 0
+    assert store.raw.get(keys.lock("x")) == "me"
+    assert unlock([keys.lock("x")], ["me"]) == 1
+    assert unlock([keys.lock("x")], ["me"]) == 0
