@@ -5,6 +5,7 @@ Never: accepts a flag that it does not understand. Run as `python -m workers.lla
 SIGTERM or SIGINT, then exits with 0. Every flag that `workers.llama.command` writes is in the subset.
 """
 
+import json
 import os
 import select
 import signal
@@ -32,6 +33,11 @@ def _layers(value: str) -> int:
 
 def _file(value: str) -> str:
     return Path(value).read_text(encoding="utf-8")
+
+
+def _as_json_texts(value: str) -> dict[str, str]:
+    """The library takes each value of the object as JSON again."""
+    return {name: json.dumps(inner) for name, inner in json.loads(value).items()}
 
 
 def _member(enumeration: str, prefix: str, words: Mapping[str, str] | None = None) -> Convert:
@@ -75,6 +81,8 @@ WITH_VALUE: Mapping[str, tuple[Convert, str]] = {
         ("-mg --main-gpu", int, "main_gpu"),
         ("--chat-template", str, "chat_template"),
         ("--chat-template-file", _file, "chat_template"),
+        ("--chat-template-kwargs", _as_json_texts, "default_template_kwargs"),
+        ("-lm --load-mode", _member("llama_load_mode", "LLAMA_LOAD_MODE_"), "load_mode"),
         ("--reasoning-format", _member("common_reasoning_format", "COMMON_REASONING_FORMAT_"), "reasoning_format"),
         ("--reasoning-budget", int, "sampling.reasoning_budget_tokens"),
         ("--slot-save-path", lambda value: str(Path(value).absolute()) + "/", "slot_save_path"),
@@ -184,7 +192,7 @@ def _value(flag: str, waiting: Iterator[str], convert: Convert) -> Any:
         raise UsageError(f"{flag} needs a value")
     try:
         return convert(text)
-    except (ValueError, KeyError, ZeroDivisionError):
+    except (AttributeError, ValueError, KeyError, ZeroDivisionError):
         raise UsageError(f"{flag}: `{text}` is not allowed") from None
     except OSError as error:
         raise UsageError(f"{flag}: {text}: {error.strerror}") from None

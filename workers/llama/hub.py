@@ -53,12 +53,22 @@ def parse(model: str) -> HfModel:
 def fetch(model: HfModel, models_dir: Path) -> Path | HfModel:
     """The first file of the model, downloaded into `models_dir` when it is not there yet.
 
-    Without the library the model itself comes back, for the engine to fetch. Raises StartError.
+    Without the library the model itself comes back, for the engine to fetch. Without the network what was downloaded
+    before is served. Raises StartError.
     """
     if find_spec(LIBRARY) is None:
         return model
     target = models_dir / model.repo.replace("/", "--")
-    files = choose(_ask(model, lambda hub: hub.HfApi().list_repo_files(model.repo)), model)
+    try:
+        names = _ask(model, lambda hub: hub.HfApi().list_repo_files(model.repo))
+    except StartError as error:
+        # A file gets its name only when it is whole.
+        there = sorted(str(path.relative_to(target)) for path in target.rglob("*.gguf"))
+        if not there:
+            raise
+        log.warning("model.not_asked_for", repo=model.repo, reason=error.message)
+        return target / choose(there, model)[0]
+    files = choose(names, model)
     for name in files:
         log.info("model.download", repo=model.repo, file=name, folder=str(target))
         _ask(model, lambda hub, name=name: hub.hf_hub_download(model.repo, name, local_dir=target))
@@ -81,7 +91,7 @@ def choose(names: Sequence[str], model: HfModel) -> list[str]:
 
 
 def _is_of(name: str, quant: str) -> bool:
-    return re.search(rf"(?:^|[-._/]){re.escape(quant)}(?=[-._/]|$)", name, re.IGNORECASE) is not None
+    return re.search(rf"(?:^|[-._/]){re.escape(quant)}(?=[-./]|$)", name, re.IGNORECASE) is not None
 
 
 def _whole(name: str, names: Sequence[str]) -> list[str]:

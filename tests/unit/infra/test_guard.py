@@ -134,3 +134,13 @@ def test_stop_may_be_called_again_and_on_the_dead(tmp_path: Path) -> None:
     guard.stop(process, grace_s=1)
     guard.stop(process, grace_s=1)
     assert process.returncode == 0
+
+
+def test_waiting_for_an_exit_can_be_cut_short(tmp_path: Path) -> None:
+    process = started(SLEEPER, tmp_path / "log")
+    reader, writer = os.pipe()
+    os.write(writer, b"x")
+    assert not guard.wait_for_exit(process, 60, wake=reader)
+    guard.stop(process, grace_s=30)
+    os.close(reader)
+    os.close(writer)
