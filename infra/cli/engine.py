@@ -23,14 +23,20 @@ GPU_BUILDS = (
 
 @dataclass(frozen=True)
 class Engine:
-    """`path` of the binary, or `embedded`; `devices` it can compute on besides the CPU, empty for none."""
+    """`path` of the binary, or `embedded`."""
 
     path: str
-    devices: tuple[str, ...]
 
     @property
     def embedded(self) -> bool:
         return self.path == EMBEDDED
+
+    def devices(self) -> tuple[str, ...]:
+        """What it can compute on besides the CPU, as `CUDA0: NVIDIA H200 (143771 MiB, ...)`. Takes a second or two."""
+        if self.embedded:
+            return ()
+        _, _, listed = machine.output_of(self.path, "--list-devices").partition("Available devices:")
+        return tuple(line.strip() for line in listed.splitlines() if re.match(r"\s+\w+\d*: ", line))
 
 
 def find(settings: Settings) -> Engine:
@@ -40,27 +46,21 @@ def find(settings: Settings) -> Engine:
         path = shutil.which(named)
         if path is None:
             raise StartError("engine", f"CORRAL_LLAMA_SERVER={named}: no such program; name a llama-server binary")
-        return Engine(path, devices(path))
+        return Engine(path)
     on_path = None if named else shutil.which("llama-server")
     if on_path:
-        return Engine(on_path, devices(on_path))
+        return Engine(on_path)
     if importlib.util.find_spec("xllamacpp") is None:
         raise StartError(
             "engine", "no llama-server on PATH and no embedded one; pip install 'corral[demo]', or " + GPU_BUILDS
         )
-    return Engine(EMBEDDED, ())
-
-
-def devices(path: str) -> tuple[str, ...]:
-    """What `llama-server --list-devices` names, as `CUDA0: NVIDIA H200 (143771 MiB, ...)`; the CPU is not named."""
-    _, _, listed = machine.output_of(path, "--list-devices").partition("Available devices:")
-    return tuple(line.strip() for line in listed.splitlines() if re.match(r"\s+\w+\d*: ", line))
+    return Engine(EMBEDDED)
 
 
 def idle_card(settings: Settings, engine: Engine) -> str:
     """A sentence when a GPU is there that this engine cannot use, with the remedy; else empty."""
-    names = () if settings.gpu == "none" or engine.devices else machine.card_names() or machine.cards()
-    if not names:
+    names = () if settings.gpu == "none" else machine.card_names() or machine.cards()
+    if not names or engine.devices():
         return ""
     kind = "the embedded engine is CPU only" if engine.embedded else f"{engine.path} is built without GPU support"
     found = f"this machine has a GPU ({', '.join(names)}) but {kind}"

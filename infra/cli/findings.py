@@ -68,8 +68,9 @@ def graphics(settings: Settings) -> Finding:
     except CorralError:
         text = ", ".join(names) or "none found"
         return Finding(Level.WARN, "GPU", f"{text}; no engine to use one", engine.GPU_BUILDS)
-    if found.devices:
-        return Finding(Level.OK, "GPU", "the engine can use " + "; ".join(found.devices))
+    usable = found.devices()
+    if usable:
+        return Finding(Level.OK, "GPU", "the engine can use " + "; ".join(usable))
     if names:
         return Finding(Level.WARN, "GPU", f"{', '.join(names)}: the engine cannot use it", engine.GPU_BUILDS)
     return Finding(Level.WARN, "GPU", "none found; the engine works on the CPU", "fine for a try, slow for real work")

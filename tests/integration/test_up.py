@@ -5,76 +5,27 @@ The whole with real parts is in the acceptance tier.
 
 import re
 import signal
-import sys
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 import redis
 
 from tests.doubles import pretended
-from tests.doubles.processes import MARK, REPOSITORY, Child, base_environment, end_leftovers, marked
+from tests.doubles.corral import Corral, address, said, until_said
+from tests.doubles.processes import REPOSITORY
 from tests.doubles.services import wait_for
 
 pytestmark = pytest.mark.integration
 
-CORRAL = [sys.executable, "-c", "from infra.cli.main import main; main()"]
-READY = "Ctrl-C stops everything"
-
-
-class Corral:
-    """Runs `corral` commands in one folder with pretended parts, and finds what they leave behind."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.data = folder / "data"
-        self.state = folder / "state"
-        self.state.mkdir()
-        self.mark = uuid.uuid4().hex
-        self.started: list[Child] = []
-
-    def run(self, *arguments: str, **variables: str) -> Child:
-        environment = base_environment(self.folder) | {MARK: self.mark, "PRETENDED_FOLDER": str(self.state)}
-        environment["PYTHONPATH"] = f"{Path(pretended.__file__).parent}:{REPOSITORY}"
-        log = self.folder / f"corral{len(self.started)}.log"
-        self.started.append(Child([*CORRAL, *arguments], log, environment | variables, self.folder))
-        return self.started[-1]
-
-    def up(self, *arguments: str, **variables: str) -> Child:
-        common = ("up", "--port", "0", "--no-flower", "--data-dir", str(self.data))
-        return self.run(*common, *arguments, **variables)
-
-    def serving(self, *arguments: str, **variables: str) -> Child:
-        """An `up` that has come up."""
-        child = self.up(*arguments, **variables)
-        until_said(child, READY)
-        return child
-
-    def left(self) -> list[psutil.Process]:
-        return [process for process in marked(self.mark) if process.status() != psutil.STATUS_ZOMBIE]
-
-    def children(self, words: str) -> list[psutil.Process]:
-        return [process for process in self.left() if words in " ".join(process.cmdline()) and process.ppid() != 1]
-
-
-def said(child: Child) -> str:
-    return child.log.read_text(errors="replace")
-
-
-def until_said(child: Child, words: str) -> None:
-    wait_for(lambda: words in said(child) or not child.alive, words, 60)
-    assert words in said(child), said(child)
-
 
 @pytest.fixture
 def corral(tmp_path: Path) -> Iterator[Corral]:
-    running = Corral(tmp_path)
-    yield running
-    end_leftovers(running.mark, grace_s=0)
-    for child in running.started:
-        child.wait()
+    state = tmp_path / "state"
+    state.mkdir()
+    pretended_first = f"{Path(pretended.__file__).parent}:{REPOSITORY}"
+    with Corral(tmp_path, {"PRETENDED_FOLDER": str(state), "PYTHONPATH": pretended_first}) as running:
+        yield running
 
 
 def test_everything_starts_and_stops_in_order_and_leaves_nothing(corral: Corral) -> None:
@@ -82,7 +33,7 @@ def test_everything_starts_and_stops_in_order_and_leaves_nothing(corral: Corral)
     (corral.folder / "api").mkdir()
     (corral.folder / "api" / "app.py").write_text("raise SystemExit('error: the wrong api')")
     child = corral.serving("--workers", "2")
-    assert re.search(r"API +http://127\.0\.0\.1:\d+", said(child))
+    assert address(child).startswith("http://127.0.0.1:")
     child.send(signal.SIGTERM)
     assert child.wait() == 0
     lines = said(child).splitlines()
@@ -122,16 +73,16 @@ def test_a_second_up_on_the_same_folder_is_refused(corral: Corral) -> None:
 
 def test_a_worker_that_dies_is_started_again(corral: Corral) -> None:
     child = corral.serving()
-    (worker,) = corral.children("workers.app")
+    (worker,) = corral.running("workers.app")
     worker.kill()
     until_said(child, "worker w1: started again")
-    assert len(corral.children("workers.app")) == 1
+    assert len(corral.running("workers.app")) == 1
     assert child.stop() == 0
 
 
 def test_without_its_api_everything_ends_with_one_sentence(corral: Corral) -> None:
     child = corral.serving()
-    (api,) = corral.children("api.app")
+    (api,) = corral.running("api.app")
     api.kill()
     assert child.wait() == 1
     assert said(child).splitlines()[-1].startswith("error: API: was killed by SIGKILL; its log is ")
@@ -158,7 +109,7 @@ def test_stopping_while_the_model_loads_leaves_nothing(corral: Corral) -> None:
 def test_a_broker_of_ones_own_is_used_and_left_alone(corral: Corral, broker_url: str) -> None:
     child = corral.serving(CORRAL_REDIS_URL=broker_url)
     assert len(corral.left()) == 3
-    assert corral.children("valkey") == []
+    assert corral.running("valkey") == []
     assert child.stop() == 0
     with redis.Redis.from_url(broker_url) as client:
         assert client.ping()

@@ -45,7 +45,7 @@ def test_the_brokers_version_is_judged(
 
 def test_an_idle_card_is_a_warning_with_the_remedy(no_tools: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     no_tools["nvidia-smi"] = "GPU 0: NVIDIA H200 (UUID: GPU-1)\n"
-    monkeypatch.setattr(engine, "find", lambda _settings: Engine("embedded", ()))
+    monkeypatch.setattr(engine, "find", lambda _settings: Engine("embedded"))
     found = findings.graphics(Settings())
     assert (found.level, "H200" in found.text) == (Level.WARN, True)
     assert "llama-server" in found.remedy

@@ -59,9 +59,9 @@ def test_the_users_own_choice_of_cards_counts(
 
 def test_an_engine_says_what_it_can_use(tools: dict[str, str]) -> None:
     tools["llama-server"] = DEVICES
-    assert engine.devices("llama-server") == ("CUDA0: NVIDIA H200 (143771 MiB, 143000 MiB free)",)
+    assert Engine("llama-server").devices() == ("CUDA0: NVIDIA H200 (143771 MiB, 143000 MiB free)",)
     tools["llama-server"] = "Available devices:\n"
-    assert engine.devices("llama-server") == ()
+    assert Engine("llama-server").devices() == ()
 
 
 def test_the_setting_comes_before_the_path_and_the_path_before_the_embedded_one(
@@ -79,10 +79,13 @@ def test_the_setting_comes_before_the_path_and_the_path_before_the_embedded_one(
 
 
 def test_a_card_the_engine_cannot_use_is_said_with_the_remedy(tools: dict[str, str]) -> None:
-    assert engine.idle_card(Settings(), Engine("embedded", ())) == ""
+    assert engine.idle_card(Settings(), Engine("embedded")) == ""
     tools["nvidia-smi"] = NVIDIA
-    warning = engine.idle_card(Settings(), Engine("embedded", ()))
+    warning = engine.idle_card(Settings(), Engine("embedded"))
     assert "NVIDIA H200" in warning
     assert "-DGGML_CUDA=ON" in warning
-    assert engine.idle_card(Settings(), Engine("/bin/llama-server", ("CUDA0: x",))) == ""
-    assert engine.idle_card(Settings(gpu="none"), Engine("embedded", ())) == ""
+    tools["/bin/llama-server"] = "Available devices:\n"
+    assert "/bin/llama-server is built without GPU support" in engine.idle_card(Settings(), Engine("/bin/llama-server"))
+    tools["/bin/llama-server"] = DEVICES
+    assert engine.idle_card(Settings(), Engine("/bin/llama-server")) == ""
+    assert engine.idle_card(Settings(gpu="none"), Engine("embedded")) == ""
