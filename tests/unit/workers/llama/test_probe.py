@@ -26,7 +26,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, httpx.Response | Excepti
         return found
 
     client = httpx.Client
-    monkeypatch.setattr(probe.httpx, "Client", lambda **values: client(**values, transport=httpx.MockTransport(answer)))
+    monkeypatch.setattr(httpx, "Client", lambda **values: client(**values, transport=httpx.MockTransport(answer)))
     return answers
 
 
