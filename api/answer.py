@@ -20,6 +20,7 @@ from api.protocol.request import Call
 from api.protocol.sse import encode
 from api.protocol.whole import whole_message
 from infra.errors import CorralError, EngineTimeout, PromptTooLong, ShuttingDown, WaitedTooLong, WorkerLost
+from infra.observability import stages
 from scheduler.contract import Delta, Failed, Finished, Started
 from scheduler.dispatch import Placed
 
@@ -114,11 +115,14 @@ class Answer:
         for delta in deltas:
             if isinstance(delta, Started):
                 self.started = delta
+                stages.mark("started")
             elif isinstance(delta, Finished):
                 self.finished = delta
             elif isinstance(delta, Failed):
                 self.failure = error_of(delta)
                 raise self.failure
+            else:
+                stages.mark("content")
         if not deltas:
             await self._look_after()
         return deltas

@@ -21,6 +21,7 @@ from api.protocol.request import Call, parse
 from api.receiving import read_body, unless_gone
 from api.record import Record
 from infra.errors import ShuttingDown
+from infra.observability import stages
 from scheduler.contract import JobSpec
 
 router = APIRouter()
@@ -47,9 +48,12 @@ async def _receive(request: Request, house: House) -> Call:
         raise ShuttingDown("the gateway is being stopped", retry_after_s=5)
     key_name = house.keyring.caller(request.headers)
     raw = await read_body(request, house.settings.body_limit_bytes, house.settings.body_timeout_s)
-    return parse(
+    stages.mark("received")
+    call = parse(
         raw, request.headers, key_name=key_name, model=house.model(), default_level=house.settings.default_level
     )
+    stages.mark("parsed")
+    return call
 
 
 def _job(call: Call, request_id: str, house: House) -> JobSpec:

@@ -13,6 +13,7 @@ import structlog
 from api.answer import Answer
 from api.protocol.request import Call
 from infra.errors import Cancelled, CorralError
+from infra.observability import stages
 
 log = structlog.get_logger("request")
 
@@ -27,6 +28,8 @@ class Record:
         self._began_s = monotonic()
 
     def __enter__(self) -> Self:
+        stages.begin()
+        stages.mark("arrived")
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
@@ -38,6 +41,8 @@ class Record:
             fields["reason"] = failure.code
         write = log.info if outcome in ("done", "left") else log.warning
         write("request", **fields)
+        if self.answer is not None:
+            stages.end(self.answer.job_id)
 
     def _outcome(self, failure: BaseException | None) -> str:
         if failure is None:

@@ -13,6 +13,7 @@ import structlog
 
 from infra import keys
 from infra.errors import BrokerDown, NoWorker, PromptTooLong
+from infra.observability import stages
 from scheduler.contract import ClusterView, Delta, Failed, Finished, JobSpec, WorkerInfo
 from scheduler.follow import Feed, Follower
 from scheduler.jobs import Jobs
@@ -89,10 +90,13 @@ class Dispatcher:
         if not candidates:
             raise NoWorker(admission.why_none(view), retry_after_s=retry_after_s)
         async with self._follower.follow(keys.stream(spec.id)) as feed:
+            stages.mark("placed")
             worker = await self._jobs.admit(spec, candidates, retry_after_s)
+            stages.mark("admitted")
             placed = Placed(spec, worker, feed, self._jobs)
             try:
                 await asyncio.shield(self._tickets.publish(spec.id, spec.identity.agent, worker, spec.level))
+                stages.mark("published")
                 yield placed
             finally:
                 await self._end(placed)

@@ -7,6 +7,7 @@ Never: Celery's settings, the engine's life, the order of jobs.
 import structlog
 
 from infra.errors import Cancelled, EngineLost, Fenced, NoRoomForOutput, PromptTooLong
+from infra.observability import stages
 from scheduler.claims import Claims
 from scheduler.contract import ClaimedJob, Finished, GenerationRequest, Started
 from scheduler.packing import unpack
@@ -32,17 +33,24 @@ class Work:
 
     def generate(self, job_id: str, *_: object) -> None:
         """Take the best job of the line and answer it. The ticket's arguments only say which job caused it."""
+        stages.begin()
+        stages.mark("picked_up")
         job = self._claims.claim()
         if job is None:
             return
+        stages.mark("claimed")
         bound = log.bind(job=job.id, attempt=job.attempt, ticket=job_id)
         try:
             with Writer(self._append, self._flusher, job) as answer, self._running.job(job.id):
-                self._answer(job, unpack(job.body), answer)
+                request = unpack(job.body)
+                stages.mark("unpacked")
+                self._answer(job, request, answer)
         except (Cancelled, Fenced):
             bound.info("job_stopped")
         except Exception as error:
             bound.warning("job_failed", error=type(error).__name__, reason=str(error)[:300])
+        finally:
+            stages.end(job.id)
 
     def _answer(self, job: ClaimedJob, request: GenerationRequest, answer: Writer) -> None:
         serving = self._serving
@@ -51,8 +59,10 @@ class Work:
             serving.generation(request, slot.number) as generation,
         ):
             self._running.attach(job.id, generation)
+            stages.mark("rendered")
             for delta in generation:
                 if isinstance(delta, Prompt):
+                    stages.mark("prompt")
                     self._check_fits(job, request, delta)
                     slot.tokens = delta.total_tokens
                     answer.write(self._started(job, slot, delta))
@@ -60,6 +70,7 @@ class Work:
                     slot.tokens = delta.prompt_tokens + delta.output_tokens
                     answer.write(self._finished(delta))
                 else:
+                    stages.mark("token")
                     answer.write(delta)
         if not answer.ended:
             raise EngineLost("the engine ended the answer without a reason")

@@ -1,0 +1,134 @@
+"""One timed request, to the gateway or to an engine, and many of them from clients side by side.
+
+Owns: the clock of a request, what is read of its stream, and the closed loop of a client.
+Never: makes a body, judges a figure.
+
+Every request has a connection of its own on both sides: the engine closes a kept one after about 100 requests.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import httpx
+import orjson
+
+MESSAGES, CHAT = "/v1/messages", "/v1/chat/completions"
+ANSWER_LIMIT_S = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One request: `first_s` to its first text, `whole_s` to its end; `error` is empty when it went well."""
+
+    first_s: float
+    whole_s: float
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    slot: int = -1
+    error: str = ""
+
+    @property
+    def fine(self) -> bool:
+        return not self.error
+
+
+class Target:
+    """An address that is asked: the gateway (MESSAGES) or an engine (CHAT)."""
+
+    def __init__(self, base_url: str, key: str, path: str) -> None:
+        self._path = path
+        credential = {"authorization": f"Bearer {key}"} if key else {}
+        self._http = httpx.AsyncClient(
+            base_url=base_url,
+            headers=credential,
+            timeout=httpx.Timeout(ANSWER_LIMIT_S, connect=30),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
+            trust_env=False,
+        )
+
+    async def ask(self, body: bytes, headers: dict[str, str]) -> Outcome:
+        """Send `body` once and read the whole stream. Never raises for what the other side does."""
+        began_s = perf_counter()
+        seen = _Seen()
+        error = ""
+        try:
+            async with self._http.stream("POST", self._path, content=body, headers=headers) as response:
+                seen.slot = int(response.headers.get("x-corral-slot", -1))
+                if response.status_code != httpx.codes.OK:
+                    error = f"status {response.status_code}: {(await response.aread())[:200].decode(errors='replace')}"
+                async for line in response.aiter_lines():
+                    if line.startswith("data: {"):
+                        seen.chunk(orjson.loads(line[6:]))
+        except httpx.HTTPError as problem:
+            error = f"{type(problem).__name__}: {problem}"
+        ended_s = perf_counter()
+        error = error or seen.error or ("" if seen.first_s else "the answer held no text")
+        return Outcome(
+            first_s=(seen.first_s or ended_s) - began_s,
+            whole_s=ended_s - began_s,
+            prompt_tokens=seen.prompt_tokens,
+            cached_tokens=seen.cached_tokens,
+            output_tokens=seen.output_tokens,
+            slot=seen.slot,
+            error=error,
+        )
+
+    @asynccontextmanager
+    async def opened(self, body: bytes, headers: dict[str, str]) -> AsyncIterator[int]:
+        """A stream held open, its status given; leaving the block hangs up."""
+        async with self._http.stream("POST", self._path, content=body, headers=headers) as response:
+            yield response.status_code
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+
+class _Seen:
+    """What has been read of one stream, in either form."""
+
+    def __init__(self) -> None:
+        self.first_s = 0.0
+        self.prompt_tokens = self.cached_tokens = self.output_tokens = 0
+        self.slot = -1
+        self.error = ""
+
+    def chunk(self, chunk: dict[str, Any]) -> None:
+        if not self.first_s and _holds_text(chunk):
+            self.first_s = perf_counter()
+        if "error" in chunk:
+            self.error = str(chunk["error"])[:200]
+        usage = chunk.get("usage") or {}
+        if chunk.get("type") == "message_delta":
+            self.cached_tokens = usage["cache_read_input_tokens"]
+            self.prompt_tokens = usage["input_tokens"] + self.cached_tokens
+            self.output_tokens = usage["output_tokens"]
+        elif "prompt_tokens" in usage:
+            self.prompt_tokens, self.output_tokens = usage["prompt_tokens"], usage["completion_tokens"]
+            self.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+
+
+def _holds_text(chunk: dict[str, Any]) -> bool:
+    if chunk.get("type") == "content_block_delta":
+        return True
+    choices = chunk.get("choices")
+    return bool(choices and choices[0].get("delta", {}).get("content"))
+
+
+Ask = Callable[[int, int], Awaitable[Outcome]]
+
+
+async def side_by_side(ask: Ask, clients: int, requests: int) -> tuple[list[Outcome], float]:
+    """`requests` calls of `ask(client, number)`, each client its share in a row; and the seconds it took."""
+    shares: Sequence[range] = [range(client, requests, clients) for client in range(clients)]
+
+    async def client_asks(client: int) -> list[Outcome]:
+        return [await ask(client, number) for number in shares[client]]
+
+    began_s = perf_counter()
+    answers = await asyncio.gather(*(client_asks(client) for client in range(clients)))
+    return [outcome for share in answers for outcome in share], perf_counter() - began_s

@@ -1,0 +1,176 @@
+"""Requests shaped like a coding agent's, in the gateway's form and in the engine's.
+
+Owns: the proportions (three system blocks, 24 tools that make up most of the bytes, a history of tool turns that grows)
+and the engine's form of the same conversation, written out here so that the engine alone can be asked the same.
+Never: sends one. The same arguments give the same bytes; another `seed` gives other text everywhere.
+"""
+
+import json
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+TOOL_COUNT = 24
+SYSTEM_SHARE = 0.08
+PROPERTIES = 6
+RESULT_CHARS = 900
+BETWEEN = "\n\n"
+
+Json = dict[str, Any]
+
+_VOCABULARY = (
+    "a an the of to in on for with by from at as is are be was will may must when where which path file line folder "
+    "text number name value list result error command search match edit write read run test build task step agent "
+    "model prompt token page web note plan branch commit change review question answer option default long short"
+)
+_WORDS = _VOCABULARY.split()
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """One agent's conversation. `seed` is the run's: tools and system are shared by its agents, the task is not."""
+
+    seed: str
+    agent: str
+    size_bytes: int = 80_000
+    max_tokens: int = 32
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Who asks, as Claude Code says it."""
+        return {
+            "content-type": "application/json",
+            "anthropic-version": "2023-06-01",
+            "x-claude-code-session-id": f"bench-{self.seed}-{self.agent}",
+        }
+
+    def messages_body(self, turns: int, ask: str) -> bytes:
+        """POST /v1/messages after `turns` tool turns; `ask` is the newest text of the user."""
+        marked = {"cache_control": {"type": "ephemeral"}}
+        body = {
+            "model": "bench",
+            "max_tokens": self.max_tokens,
+            "stream": True,
+            "temperature": 0,
+            "system": [
+                {"type": "text", "text": f"x-anthropic-billing-header: bench={self.agent};"},
+                {"type": "text", "text": _INTRODUCTION, **marked},
+                {"type": "text", "text": self._rules, **marked},
+            ],
+            "tools": [
+                {"name": name, "description": description, "input_schema": schema}
+                for name, description, schema in self._tools
+            ],
+            "messages": [*self._opening(), *_flat(map(self._turn, range(turns))), _said("user", _text(ask))],
+            "metadata": {"user_id": json.dumps({"session_id": self.headers["x-claude-code-session-id"]})},
+        }
+        return _bytes(body)
+
+    def chat_body(self, turns: int, ask: str, slot: int, stop: tuple[str, ...] = ()) -> bytes:
+        """POST /v1/chat/completions of the engine: the same prompt, pinned to `slot`, streamed with its progress."""
+        messages: list[Json] = [{"role": "system", "content": BETWEEN.join((_INTRODUCTION, self._rules))}]
+        first = self._opening_texts()
+        if not turns:
+            first = (*first, ask)
+        messages.append({"role": "user", "content": BETWEEN.join(first)})
+        for turn in range(turns):
+            said, call, result = self._turn_parts(turn)
+            function = {"name": call["name"], "arguments": json.dumps(call["input"])}
+            calls = [{"id": call["id"], "type": "function", "function": function}]
+            messages.append({"role": "assistant", "content": said, "tool_calls": calls})
+            messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
+        if turns:
+            messages.append({"role": "user", "content": ask})
+        body: Json = {
+            "messages": messages,
+            "max_tokens": self.max_tokens,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "return_progress": True,
+            "cache_prompt": True,
+            "id_slot": slot,
+            "timings_per_token": False,
+            "temperature": 0.0,
+        }
+        if stop:
+            body["stop"] = list(stop)
+        if self._tools:
+            functions = [
+                {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}
+                for name, description, schema in self._tools
+            ]
+            body |= {"tools": functions, "tool_choice": "auto", "parallel_tool_calls": True}
+        return _bytes(body)
+
+    @cached_property
+    def _rules(self) -> str:
+        return _prose(f"{self.seed} rules", int(self.size_bytes * SYSTEM_SHARE))
+
+    @cached_property
+    def _tools(self) -> list[tuple[str, str, Json]]:
+        """None at all for a small body: those stand for side calls."""
+        chars = int(self.size_bytes * (1 - SYSTEM_SHARE)) - 3000
+        if chars < TOOL_COUNT * 1200:
+            return []
+        return [_tool(f"{self.seed} {number}", number, chars // TOOL_COUNT) for number in range(TOOL_COUNT)]
+
+    def _opening_texts(self) -> tuple[str, ...]:
+        context = f"<system-reminder>\n{_prose(f'{self.seed} context', 240)}\n</system-reminder>"
+        return context, f"Task of {self.agent}: {_prose(f'{self.seed} {self.agent}', 200)}"
+
+    def _opening(self) -> list[Json]:
+        return [_said("user", *map(_text, self._opening_texts()))]
+
+    def _turn_parts(self, turn: int) -> tuple[str, Json, str]:
+        mark = f"{self.seed} {self.agent} {turn}"
+        call = {"type": "tool_use", "id": f"toolu_{turn:024}", "name": "Tool0", "input": {"value0": _prose(mark, 40)}}
+        return _prose(f"{mark} said", 80), call, _prose(f"{mark} result", RESULT_CHARS)
+
+    def _turn(self, turn: int) -> list[Json]:
+        said, call, result = self._turn_parts(turn)
+        answer = {"type": "tool_result", "tool_use_id": call["id"], "content": result}
+        return [_said("assistant", _text(said), call), _said("user", answer)]
+
+
+_INTRODUCTION = "You are a coding agent that works in a terminal."
+
+
+def _tool(seed: str, number: int, chars: int) -> tuple[str, str, Json]:
+    """Name, description and a schema of only such words as pass to the engine unchanged, in that order."""
+    share = chars // (PROPERTIES + 3)
+    properties: Json = {
+        f"value{index}": {"description": _prose(f"{seed} {index}", share - 60), "type": "string"}
+        for index in range(PROPERTIES)
+    }
+    inner = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+    properties["items"] = {"type": "array", "items": inner}
+    schema = {
+        "type": "object",
+        "properties": properties,
+        "required": ["value0"],
+        "additionalProperties": False,
+    }
+    return f"Tool{number}", _prose(f"{seed} tool", 3 * share - 300), schema
+
+
+def _prose(seed: str, chars: int) -> str:
+    words = random.Random(seed).choices(_WORDS, k=chars // 3 + 1)
+    return " ".join(words)[: max(chars, 1)].strip()
+
+
+def _said(role: str, *blocks: Json) -> Json:
+    return {"role": role, "content": list(blocks)}
+
+
+def _text(text: str) -> Json:
+    return {"type": "text", "text": text}
+
+
+def _flat(groups: Iterable[list[Json]]) -> list[Json]:
+    return [entry for group in groups for entry in group]
+
+
+def _bytes(body: Json) -> bytes:
+    return json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()

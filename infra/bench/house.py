@@ -1,0 +1,171 @@
+"""A Corral to measure: one that the bench starts, or one that runs.
+
+Owns: the processes it started and their end, and finding the engine behind a worker of this machine.
+Never: imports a part; each is run by its command line, as `corral up` does.
+"""
+
+import os
+import socket
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+import httpx
+import psutil
+
+from infra import config, guard
+from infra.cli import broker as valkey
+from infra.cli.parts import API, WORKER, environment
+from infra.config import Settings
+from infra.errors import StartError
+
+READY_LIMIT_S = 120.0
+POLL_S = 0.1
+GRACE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """An engine to ask directly."""
+
+    url: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class House:
+    """A running Corral. `logs` and `api_pid` are there only when the bench started it; `settings` are then its own."""
+
+    url: str
+    key: str
+    redis_url: str
+    engines: tuple[Engine, ...]
+    settings: Mapping[str, Any]
+    slots: int
+    api_pid: int = 0
+    logs: Path | None = None
+
+    @property
+    def engine(self) -> Engine:
+        """The only engine. Raises StartError when there is none or more than one."""
+        if len(self.engines) != 1:
+            raise StartError("bench", f"needs exactly one engine to compare with, not {len(self.engines)}")
+        return self.engines[0]
+
+
+@contextmanager
+def started(model: str, **changes: Any) -> Iterator[House]:
+    """A broker, an API and one worker on free ports, with `changes` over the default settings; ended afterwards.
+
+    Settings come from nowhere else, so that figures do not depend on a file or a variable of this machine. Raises
+    StartError when a part does not come up; its log is then named.
+    """
+    with tempfile.TemporaryDirectory(prefix="corral-bench-", ignore_cleanup_errors=True) as name, ExitStack() as parts:
+        folder = Path(name)
+        logs = folder / "logs"
+        broker_port, port = free_port(), free_port()
+        redis_url = valkey.url("127.0.0.1", broker_port, "")
+        chosen = {"port": port, "model": model, "data_dir": folder, "log_format": "json", "redis_url": redis_url}
+        settings = Settings(**(chosen | changes))
+        process = parts.enter_context(_part(valkey.command(folder / "broker", "127.0.0.1", broker_port, ""), logs, {}))
+        valkey.wait_until_answers(redis_url, lambda: _alive(process, logs), time.sleep)
+        api = parts.enter_context(_part(list(API), logs, environment(settings)))
+        worker = parts.enter_context(_part(list(WORKER), logs, environment(settings)))
+        url = f"http://127.0.0.1:{port}"
+        workers = _wait_ready(url, (api, worker), logs)
+        yield House(
+            url=url,
+            key="",
+            redis_url=redis_url,
+            engines=tuple(_engine(info["engine_pid"]) for info in workers),
+            settings=chosen | changes,
+            slots=len(workers[0]["slots"]),
+            api_pid=api.pid,
+            logs=logs,
+        )
+
+
+def running(url: str, key: str, redis_url: str, engine: Engine | None) -> House:
+    """A Corral that runs. Its engine is found by itself when it runs on this machine under this user."""
+    workers = _status(url, key)["workers"]
+    engines = (engine,) if engine else tuple(_engine(info["engine_pid"]) for info in workers)
+    return House(url, key, redis_url, engines, {}, sum(len(info["slots"]) for info in workers))
+
+
+def free_port() -> int:
+    """A port of the loopback address that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def rss_bytes(pid: int) -> int:
+    """Memory of a process that is in RAM."""
+    return int(psutil.Process(pid).memory_info().rss)
+
+
+def log_of(command: list[str]) -> str:
+    """The file name of a part's log."""
+    return f"{Path(command[0]).name}{''.join(command[1:3]).replace('/', '-')}.log"
+
+
+@contextmanager
+def _part(command: list[str], logs: Path, environ: Mapping[str, str]) -> Iterator[Popen[bytes]]:
+    process = guard.spawn(command, env=dict(environ) or dict(os.environ), log_path=logs / log_of(command))
+    try:
+        yield process
+    finally:
+        guard.stop(process, GRACE_S)
+
+
+def _alive(process: Popen[bytes], logs: Path) -> None:
+    if process.poll() is not None:
+        tail = "\n".join(file.read_text(errors="replace")[-600:] for file in sorted(logs.glob("*.log")))
+        raise StartError("bench", f"a part ended with {process.returncode}:\n{tail}")
+
+
+def _wait_ready(url: str, parts: tuple[Popen[bytes], ...], logs: Path) -> list[dict[str, Any]]:
+    limit_s = time.monotonic() + READY_LIMIT_S
+    while time.monotonic() < limit_s:
+        for part in parts:
+            _alive(part, logs)
+        try:
+            workers: list[dict[str, Any]] = _status(url, "")["workers"]
+        except httpx.HTTPError:
+            workers = []
+        if workers and all(worker["state"] == "ready" for worker in workers):
+            return workers
+        time.sleep(POLL_S)
+    raise StartError("bench", f"no worker was ready within {READY_LIMIT_S:.0f} s")
+
+
+def _status(url: str, key: str) -> dict[str, Any]:
+    headers = {"x-api-key": key} if key else {}
+    answer = httpx.get(f"{url}/v1/status", headers=headers, timeout=5, trust_env=False)
+    answer.raise_for_status()
+    status: dict[str, Any] = answer.json()
+    return status
+
+
+def _engine(pid: int) -> Engine:
+    """Address and key of an engine of this machine, from its own command line and environment. Raises StartError."""
+    try:
+        process = psutil.Process(pid)
+        command, environ = process.cmdline(), process.environ()
+        port = command[command.index("--port") + 1]
+    except (psutil.Error, ValueError, IndexError):
+        raise StartError(
+            "bench", f"cannot look into the engine, process {pid}; give --engine and --engine-key"
+        ) from None
+    return Engine(f"http://127.0.0.1:{port}", environ.get("LLAMA_API_KEY", ""))
+
+
+def settings_line(house: House) -> str:
+    """The settings that the bench chose, as variables."""
+    hidden = {"port", "redis_url", "data_dir", "log_format"}
+    return " ".join(f"{config.PREFIX}{k.upper()}={v}" for k, v in house.settings.items() if k not in hidden)

@@ -1,0 +1,60 @@
+"""Figures as a table and as JSON.
+
+Owns: medians and percentiles, how a figure is written, and that the command line stands beside it.
+Never: measures.
+"""
+
+import json
+import shlex
+import sys
+from collections.abc import Sequence
+from math import ceil
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+Figures = dict[str, Any]
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The smallest value that `share` (0..1) of all do not exceed. Raises ValueError without values."""
+    if not values:
+        raise ValueError("no values")
+    ordered = sorted(values)
+    return ordered[max(0, ceil(share * len(ordered)) - 1)]
+
+
+def spread_ms(seconds: Sequence[float]) -> Figures:
+    """mean, p50, p95 and p99 of `seconds`, in milliseconds with two decimals."""
+    figures = {"mean": fmean(seconds)} | {f"p{n}": percentile(seconds, n / 100) for n in (50, 95, 99)}
+    return {name: round(value * 1000, 2) for name, value in figures.items()}
+
+
+def command_line(module: str) -> str:
+    """The command that was given, as one could give it again."""
+    return shlex.join(["python", "-m", module, *sys.argv[1:]])
+
+
+def show(title: str, rows: Sequence[tuple[str, Any]]) -> None:
+    """One small table of names and values on standard output."""
+    table = Table(title=title, title_justify="left", show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    for name, value in rows:
+        table.add_row(name, _written(value))
+    Console(width=110).print(table)
+
+
+def save(path: Path | None, command: str, figures: Figures) -> None:
+    """Write `figures` with their command to `path`, if one was given."""
+    if path is not None:
+        path.write_text(json.dumps({"command": command, **figures}, indent=2) + "\n", encoding="utf-8")
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, dict):
+        return "  ".join(f"{key} {_written(item)}" for key, item in value.items())
+    return f"{value:g}" if isinstance(value, float) else str(value)
