@@ -1,9 +1,12 @@
 """Bytes and headers to what the scheduler takes."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from api.protocol.request import Call, parse, parse_count
 from infra.errors import BadRequest
@@ -140,3 +143,76 @@ def test_what_is_malformed_is_refused_by_both(raw: bytes, counting: bool) -> Non
 def test_a_wrong_header_is_named_before_the_body_is_read() -> None:
     with pytest.raises(BadRequest, match=r"^X-Priority: "):
         parsed(b"not json", {"x-priority": "banana"})
+
+
+EVERY_BLOCK = [
+    {"type": "text", "text": "a"},
+    {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}},
+    {"type": "document", "source": {"type": "content", "content": [{"type": "text", "text": "a"}]}, "title": "t"},
+    {"type": "search_result", "source": "s", "title": "t", "content": [{"type": "text", "text": "a"}]},
+    {"type": "web_search_tool_result", "tool_use_id": "s", "content": [{"url": "u"}]},
+    {"type": "tool_result", "tool_use_id": "1", "content": [{"type": "text", "text": "a"}], "is_error": True},
+]
+ANSWER = [{"type": "thinking", "thinking": "t"}, {"type": "tool_use", "id": "1", "name": "n", "input": {"a": 1}}]
+WHOLE_BODY = {
+    "model": "m",
+    "messages": [
+        {"role": "system", "content": "s"},
+        {"role": "assistant", "content": ANSWER},
+        {"role": "user", "content": EVERY_BLOCK},
+    ],
+    "system": [{"type": "text", "text": "s"}],
+    "tools": [{"name": "n", "description": "d", "input_schema": {}}, {"type": "web_search_1", "name": "w"}],
+    "tool_choice": {"type": "tool", "name": "n", "disable_parallel_tool_use": True},
+    "max_tokens": 5,
+    "stop_sequences": ["a"],
+    "temperature": 0.5,
+    "top_p": 0.5,
+    "top_k": 5,
+    "thinking": {"type": "enabled", "budget_tokens": 5},
+    "metadata": {"user_id": {"session_id": "s"}},
+    "stream": True,
+}
+
+any_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["type", "text", "a"]), inner),
+    max_leaves=6,
+)
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every container in a tree with each key or index in it."""
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+        yield value, key
+        if isinstance(item, dict | list):
+            yield from places(item)
+
+
+@given(st.data(), any_json, st.booleans())
+def test_a_body_with_anything_anywhere_is_served_or_refused_by_name(
+    data: st.DataObject, odd: Any, left_out: bool
+) -> None:
+    body = json.loads(json.dumps(WHOLE_BODY))
+    holder, key = data.draw(st.sampled_from(list(places(body))))
+    if left_out:
+        del holder[key]
+    else:
+        holder[key] = odd
+    outcome = request_or_field(body)
+    assert outcome
+    if isinstance(outcome, GenerationRequest):
+        assert GenerationRequest.model_validate_json(outcome.model_dump_json()) == outcome
+
+
+def request_or_field(body: Any) -> GenerationRequest | str | None:
+    try:
+        return parsed(body).request
+    except BadRequest as refusal:
+        return refusal.field
+
+
+@given(st.binary())
+def test_bytes_that_are_no_request_are_refused(raw: bytes) -> None:
+    with pytest.raises(BadRequest):
+        parsed(raw)
