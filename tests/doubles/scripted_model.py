@@ -74,7 +74,7 @@ class Script:
     """What a model says. `first` is said until a tool result is there, then `answer`.
 
     `brief` is a word inside `first`, with a blank before it; who reads it in a prompt, without a tool result, says
-    `brief_answer`.
+    `brief_answer`. `told` are words that take the place of a tool result: only one of them brings the `answer`.
     """
 
     name: str
@@ -82,6 +82,7 @@ class Script:
     first: str = ""
     brief: str = ""
     brief_answer: str = ""
+    told: tuple[str, ...] = ()
     shape: Shape = SMALL
 
 
@@ -129,6 +130,14 @@ TWO_PARALLEL_CALLS = Script(
 THINKING_THEN_TEXT = Script("thinking-then-text", "<think>\nFirst I weigh it up.\n</think>\n\nThe answer is forty-two.")
 LONG_TEXT = long_text()
 SUBAGENT = subagent()
+# Calls on and on, until a prompt asks for a summary; the answer is the summary, and its first word ends the next turn.
+FOLDED = "folded-4c1e"
+TOOL_UNTIL_SUMMARY = Script(
+    "tool-until-summary",
+    f"{FOLDED} and finished: nothing is left to do.",
+    call("Bash", {"command": "seq -s. 10000 10450", "description": "count a little"}),
+    told=("<analysis>", FOLDED),
+)
 SPACED_JSON = Script(
     "spaced-json",
     "Spaced or not, done.",
@@ -144,6 +153,7 @@ ALL = (
     THINKING_THEN_TEXT,
     LONG_TEXT,
     SUBAGENT,
+    TOOL_UNTIL_SUMMARY,
     SPACED_JSON,
     TEXT_ONLY,
     KV_HEAVY,
@@ -195,7 +205,9 @@ def _write(script: Script, path: Path) -> None:
     learnt, merges = vocabulary()
     taken: set[str] = set()
     lines = [_pieces_around(text, script.brief, taken) for text in _texts(script)]
-    literal = list(dict.fromkeys([ASSISTANT, RESULT, NO_TOOLS, *TURNS, *(piece for line in lines for piece in line)]))
+    literal = list(
+        dict.fromkeys([ASSISTANT, RESULT, NO_TOOLS, *TURNS, *script.told, *(piece for line in lines for piece in line)])
+    )
     # The learnt words stand first; a piece that is one of them already becomes literal where it stands.
     tokens = [*CONTROL, *learnt, *(piece for piece in literal if piece not in set(learnt))]
     number = {token: index for index, token in enumerate(tokens)}
@@ -205,7 +217,10 @@ def _write(script: Script, path: Path) -> None:
     weights.say(answer, "when told" if first else "always")
     weights.say(brief_answer, "when briefed")
     weights.mark(
-        Markers(told=[number[RESULT], number[NO_TOOLS]], briefed=[number[" " + b] for b in [script.brief] if b])
+        Markers(
+            told=[number[word] for word in script.told or (RESULT, NO_TOOLS)],
+            briefed=[number[" " + b] for b in [script.brief] if b],
+        )
     )
     _save(path, script, tokens, set(literal), merges, weights)
 
