@@ -50,7 +50,6 @@ class AnswerRules:
     tool_names: tuple[str, ...] = ()
     parallel_calls: bool = True
     stop_sequences: tuple[str, ...] = ()
-    silent_stops: tuple[str, ...] = ()
 
 
 Event = Prompt | TextDelta | ThinkingDelta | ToolCall
@@ -61,7 +60,7 @@ class ChunkParser:
 
     def __init__(self, rules: AnswerRules) -> None:
         self._rules = rules
-        self._stops = StopMatcher((*rules.stop_sequences, *rules.silent_stops))
+        self._stops = StopMatcher(rules.stop_sequences)
         self._calls = CallAssembler(rules.tool_names, parallel=rules.parallel_calls)
         self._prompt: Prompt | None = None
         self._finish_reason: str | None = None
@@ -99,10 +98,9 @@ class ChunkParser:
         timings, usage = self._timings, self._usage
         prompt = self._prompt or Prompt(usage.get("prompt_tokens", 0), timings.get("cache_n", 0))
         output = usage.get("completion_tokens") or timings.get("predicted_n") or self._content_chunks
-        reason = self._stop_reason(prompt.total_tokens + output)
         return End(
-            stop_reason=reason,
-            stop_sequence=self._stops.hit if reason is StopReason.STOP_SEQUENCE else None,
+            stop_reason=self._stop_reason(prompt.total_tokens + output),
+            stop_sequence=self._stops.hit,
             prompt_tokens=prompt.total_tokens,
             cached_tokens=prompt.cached_tokens,
             output_tokens=output,
@@ -144,7 +142,7 @@ class ChunkParser:
 
     def _stop_reason(self, tokens_in_window: int) -> StopReason:
         """Why the answer ended. A call that stands complete before the limit counts as a call."""
-        if self._stops.hit is not None and self._stops.hit in self._rules.stop_sequences:
+        if self.stopped:
             return StopReason.STOP_SEQUENCE
         if self._calls.sent and not self._call_dropped:
             return StopReason.TOOL_USE

@@ -7,7 +7,8 @@ cache is only worth something if the next turn begins with it.
 Tool choice. The engine renders the same prompt for every `tool_choice`; so the tools always stay in the prompt, and
 only what may be generated changes:
 - `any`: the engine's `required`.
-- `none`: the engine then parses no calls and lets their text through. The openers of calls are silent stops.
+- `none`: the engine then parses no calls but lets their text through, and takes a grammar of ours beside the tools: any
+  text that does not open a call.
 - by name: the engine takes the OpenAI form but ignores it. So only the named tool is given to its grammar, and the
   template is handed all of them through `chat_template_kwargs`, which go over the engine's own variables.
 """
@@ -21,12 +22,14 @@ import orjson
 
 from scheduler.contract import GenerationRequest, Tool
 from workers.llama.conversation import Part, is_prefilled, joined_turns, said
+from workers.llama.exclusion import grammar_without
 from workers.llama.grammar import safe_schema
 from workers.llama.parse import AnswerRules
 
 CACHED_TOOL_SETS = 32
 # How the chat templates in use open a call.
-CALL_OPENERS = ("<tool_call>", "<tool_calls>", "<function=", "[TOOL_CALLS]", "<|tool_call", "<|python_tag|>")
+CALL_OPENERS = ("<tool_call", "<|tool_call", "<function=", "[TOOL_CALLS]", "<|python_tag|>")
+NO_CALLS = grammar_without(CALL_OPENERS)
 
 
 def render(
@@ -43,7 +46,7 @@ def render(
         "cache_prompt": True,
         "id_slot": slot,
         # Only with it are there counts to report when an answer is cut here, at a stop sequence.
-        "timings_per_token": bool(request.stop_sequences) or request.tool_choice.mode == "none",
+        "timings_per_token": bool(request.stop_sequences),
     }
     body |= _sampling(request)
     if stop:
@@ -58,13 +61,11 @@ def render(
 
 def answer_rules(request: GenerationRequest, *, context_tokens: int) -> AnswerRules:
     """What the client asked of the answer and the engine does not see to."""
-    forbidden = request.tool_choice.mode == "none"
     return AnswerRules(
         context_tokens=context_tokens,
         tool_names=tuple(tool.name for tool in request.tools),
         parallel_calls=request.tool_choice.parallel,
         stop_sequences=request.stop_sequences,
-        silent_stops=CALL_OPENERS if forbidden and request.tools else (),
     )
 
 
@@ -89,6 +90,8 @@ def _tools(request: GenerationRequest, body: Part) -> Part:
     body["tools"] = named if choice.mode == "tool" and named else functions
     body["tool_choice"] = {"auto": "auto", "none": "none"}.get(choice.mode, "required")
     body["parallel_tool_calls"] = choice.parallel
+    if choice.mode == "none":
+        body["grammar"] = NO_CALLS
     return {"tools": functions} if body["tools"] is not functions else {}
 
 

@@ -109,15 +109,6 @@ def test_a_stop_sequence_ends_the_answer_with_the_counts_so_far() -> None:
     assert (end.stop_reason, end.stop_sequence, end.output_tokens) == (StopReason.STOP_SEQUENCE, "END", 7)
 
 
-def test_a_silent_stop_is_a_plain_end() -> None:
-    rules = AnswerRules(context_tokens=1000, silent_stops=("<tool_call>",))
-
-    events, end = answer(progress(), said(content="Well.<tool_call>{"), rules=rules)
-
-    assert events[1:] == [TextDelta("Well.")]
-    assert (end.stop_reason, end.stop_sequence) == (StopReason.END_TURN, None)
-
-
 def test_text_held_back_comes_before_what_follows_it() -> None:
     rules = AnswerRules(context_tokens=1000, tool_names=("Bash",), stop_sequences=("END",))
 

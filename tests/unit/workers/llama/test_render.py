@@ -100,6 +100,7 @@ def test_the_choices_that_the_engine_knows_keep_all_tools_in_the_prompt(mode: st
     assert chosen["tool_choice"] == engines
     assert len(chosen["tools"]) == 2
     assert "chat_template_kwargs" not in chosen
+    assert ("grammar" in chosen) == (mode == "none")
 
 
 def test_a_tool_by_name_is_the_only_one_callable_while_the_prompt_shows_all() -> None:
