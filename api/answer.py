@@ -68,7 +68,7 @@ class Answer:
 
     async def events(self) -> AsyncIterator[bytes]:
         """The answer as server-sent events, with signs of life while nothing comes. Always ends with a last event."""
-        builder = EventBuilder(self._message_id, self._call.request.model)
+        builder = EventBuilder(self._message_id, self._call.asked_model)
         if self.started is None:
             yield _encoded(builder.start(self._counted_tokens, 0))
         beat = Beat(self._house.settings.ping_interval_s, self._house.settings.heartbeat_interval_s)
@@ -90,7 +90,7 @@ class Answer:
         deltas: list[Delta] = []
         while self.finished is None:
             deltas += await self._next(TICK_S)
-        return whole_message(self._message_id, self._call.request.model, deltas)
+        return whole_message(self._message_id, self._call.asked_model, deltas)
 
     def headers(self) -> dict[str, str]:
         """What is known of the answer now."""

@@ -4,9 +4,11 @@ Owns: the order of the rooms a request goes through, and that leaving gives ever
 Never: what happens inside a room.
 """
 
+import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 import orjson
@@ -25,6 +27,7 @@ from infra.observability import stages
 from scheduler.contract import JobSpec
 
 router = APIRouter()
+PARSED_INLINE_BYTES = 1_000_000
 
 
 @router.post("/v1/messages")
@@ -49,9 +52,11 @@ async def _receive(request: Request, house: House) -> Call:
     key_name = house.keyring.caller(request.headers)
     raw = await read_body(request, house.settings.body_limit_bytes, house.settings.body_timeout_s)
     stages.mark("received")
-    call = parse(
-        raw, request.headers, key_name=key_name, model=house.model(), default_level=house.settings.default_level
+    parsing = partial(
+        parse, raw, request.headers, key_name=key_name, model=house.model(), default_level=house.settings.default_level
     )
+    # A usual body takes less than a change of thread; a huge one would hold up everybody else's stream.
+    call = parsing() if len(raw) <= PARSED_INLINE_BYTES else await asyncio.to_thread(parsing)
     stages.mark("parsed")
     return call
 
