@@ -89,7 +89,8 @@ class EngineProcess:
         self.log_path = settings.data_dir / "logs" / f"engine-{settings.worker_name}.log"
         self._pid_path = settings.data_dir / "run" / f"engine-{settings.worker_name}.json"
         self._changed = threading.Condition()
-        self._state, self._reason, self._over = EngineState.STOPPED, "", False
+        self._state = self._announced = EngineState.STOPPED
+        self._reason, self._over = "", False
         self._port, self._pid = 0, 0
         self._props: EngineProps | None = None
         self._stop = threading.Event()
@@ -142,13 +143,15 @@ class EngineProcess:
         self._thread.start()
 
     def wait_ready(self, timeout_s: float) -> EngineProps:
-        """The engine's properties once it is ready. Raises StartError with the reason when its first start fails, or
-        takes longer than `timeout_s`."""
+        """The engine's properties once it is ready and `on_change` has been told so.
+
+        Raises StartError with the reason when its first start fails, or takes longer than `timeout_s`.
+        """
         with self._changed:
-            self._changed.wait_for(lambda: self._over or self._state is EngineState.READY, timeout_s)
+            self._changed.wait_for(lambda: self._over or self._announced is EngineState.READY, timeout_s)
             if self._over:
                 raise StartError("engine", self._reason or "it was stopped")
-            if self._state is EngineState.READY:
+            if self._announced is EngineState.READY:
                 return self.props
         raise StartError("engine", self._too_slow(timeout_s))
 
@@ -258,23 +261,19 @@ class EngineProcess:
         return replace(life, reason=engine_log.reason(text, process.returncode), port_taken=taken)
 
     def _change(self, state: EngineState, reason: str = "") -> None:
-        with self._changed:
-            if state is self._state:
-                self._changed.notify_all()
-                return
-            self._state = state
+        if state is not self._state:
             if state in (EngineState.FAILING, EngineState.READY):
                 self._reason = reason
+            self._state = state
+            self._tell(state, reason)
+        with self._changed:
+            self._announced = state
             self._changed.notify_all()
+
+    def _tell(self, state: EngineState, reason: str) -> None:
         write = log.warning if state is EngineState.FAILING else log.info
-        write(
-            "engine.state",
-            worker=self._settings.worker_name,
-            state=state,
-            pid=self._pid,
-            port=self._port,
-            reason=reason,
-        )
+        name = self._settings.worker_name
+        write("engine.state", worker=name, state=state, pid=self._pid, port=self._port, reason=reason)
         try:
             self._on_change(state)
         # A listener's mistake must not end the thread that the engine hangs on.

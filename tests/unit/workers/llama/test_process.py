@@ -6,6 +6,7 @@ import queue
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -258,6 +259,20 @@ def test_a_listener_that_fails_does_not_end_the_engine(make: Make) -> None:
     engine = make(on_change=listener)
     engine.start()
     assert engine.wait_ready(WAIT_S).slots == 3
+
+
+def test_who_waits_for_the_engine_goes_on_only_when_the_listener_knows(make: Make) -> None:
+    went_on, early = threading.Event(), []
+
+    def listener(state: EngineState) -> None:
+        if state is EngineState.READY:
+            early.append(went_on.wait(0.2))
+
+    engine = make(on_change=listener)
+    engine.start()
+    engine.wait_ready(WAIT_S)
+    went_on.set()
+    assert early == [False]
 
 
 def test_flags_that_corral_owns_are_refused_before_anything_starts(make: Make, tmp_path: Path) -> None:
