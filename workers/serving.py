@@ -62,7 +62,7 @@ class Serving:
 
     def usable_slots(self) -> int:
         """How many tickets may be in work now."""
-        ready = self.engine.state is EngineState.READY and not self.draining.is_set()
+        ready = self._client is not None and not self.draining.is_set()
         return self.slot_count if ready else 0
 
     def engine_bytes(self) -> int:
