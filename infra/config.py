@@ -6,6 +6,7 @@ Never: reads settings a second time; the composition roots load once and hand va
 """
 
 import difflib
+import math
 import os
 import re
 import tomllib
@@ -13,7 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 
 from infra.errors import ConfigError
 
@@ -21,7 +23,7 @@ PREFIX = "CORRAL_"
 FILE_NAME = "corral.toml"
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$"
 
-Seconds = Annotated[float, Field(gt=0)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Positive = Annotated[int, Field(gt=0)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 
@@ -55,7 +57,9 @@ class Settings(BaseModel):
     count_timeout_ms: Positive = Field(300, description="longest wait for an exact token count, then an estimate")
     default_level: int = Field(5, ge=0, le=9, description="priority of a request without X-Priority")
     queue_limit: Positive = Field(64, description="queued jobs a worker's line may hold, then 529")
-    load_bound: float = Field(1.25, ge=1, description="a worker takes new conversations up to this times the mean load")
+    load_bound: float = Field(
+        1.25, ge=1, allow_inf_nan=False, description="a worker takes new conversations up to this times the mean load"
+    )
     home_lifetime_s: Seconds = Field(
         3600, description="how long a conversation's home is remembered after its last use"
     )
@@ -80,13 +84,22 @@ class Settings(BaseModel):
     overflow_reserve_tokens: int = Field(-1, ge=-1, description="window kept for compaction; -1: 1/16, at most 4096")
     delta_batch_ms: int = Field(8, ge=0, le=1000, description="deltas that come within this time travel together")
     lease_lifetime_s: Seconds = Field(5, description="a worker silent for this long is dead")
-    lease_renew_s: Seconds = Field(1, description="how often a worker says that it lives")
+    lease_renew_s: Seconds = Field(1, validate_default=True, description="how often a worker says that it lives")
     drain_s: Seconds = Field(30, description="how long running answers may go on when a part is stopped")
 
     @field_validator("data_dir")
     @classmethod
     def _expand(cls, value: Path) -> Path:
         return value.expanduser().absolute()
+
+    @field_validator("lease_renew_s")
+    @classmethod
+    def _renewed_in_time(cls, value: float, info: ValidationInfo) -> float:
+        lifetime_s = info.data.get("lease_lifetime_s", math.inf)
+        if value > lifetime_s / 2:
+            words = f"must be at most half of lease_lifetime_s ({lifetime_s:g})"
+            raise PydanticCustomError("renewed_too_late", words)
+        return value
 
     def reserve_tokens(self, context_tokens: int) -> int:
         """Tokens of a window that a normal prompt may not use, so that a compaction request still fits."""
@@ -127,7 +140,8 @@ def load(environ: Mapping[str, str] | None = None, file: Path | None = None) -> 
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         key = str(first["loc"][0])
-        raise ConfigError(f"{sources.get(key, key)}: `{key}`: {first['msg'].lower()}") from None
+        words = first["msg"][:1].lower() + first["msg"][1:]
+        raise ConfigError(f"{sources.get(key, key)}: `{key}`: {words}") from None
     return Loaded(settings=settings, sources={key: sources.get(key, "default") for key in Settings.model_fields})
 
 
