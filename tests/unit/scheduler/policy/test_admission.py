@@ -1,0 +1,47 @@
+"""Refusals: why, and for how long."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler.contract import ClusterView, WorkerState
+from scheduler.policy.admission import LOADING_RETRY_S, able, retry_after_s, why_none
+from tests.unit.scheduler.policy.views import view, views, worker
+
+pytestmark = pytest.mark.unit
+
+
+@given(views, st.floats(0, 1e9))
+def test_the_retry_hint_is_whole_seconds_from_1_to_60(cluster: ClusterView, answer_s: float) -> None:
+    hint = retry_after_s(cluster, answer_s)
+    assert isinstance(hint, int)
+    assert 1 <= hint <= 60
+
+
+def test_the_hint_grows_with_what_is_ahead() -> None:
+    hints = [retry_after_s(view(worker("w1", slots=2, queued=queued)), 10) for queued in (0, 2, 4, 100)]
+    assert hints == [1, 10, 20, 60]
+
+
+def test_with_nobody_able_the_hint_is_a_short_one() -> None:
+    assert retry_after_s(view(worker("w1", state=WorkerState.LOADING)), 10) == LOADING_RETRY_S
+
+
+@given(views)
+def test_able_are_exactly_the_ready_ones(cluster: ClusterView) -> None:
+    assert {w.info.state for w in able(cluster)} <= {WorkerState.READY}
+    assert len(able(cluster)) == sum(w.info.state is WorkerState.READY for w in cluster.workers)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "words"),
+    [
+        (view(), "start one with `corral up`"),
+        (view(worker("w1", state=WorkerState.LOADING), worker("w2", state=WorkerState.FAILING)), "still loading"),
+        (view(worker("w1", state=WorkerState.DRAINING)), "start another one"),
+        (view(worker("w1", state=WorkerState.FAILING, reason="out of memory")), "no worker is ready: out of memory"),
+        (view(worker("w1", state=WorkerState.FAILING)), "their engines are restarting"),
+    ],
+)
+def test_a_refusal_says_why_and_what_to_do(cluster: ClusterView, words: str) -> None:
+    assert words in why_none(cluster)
