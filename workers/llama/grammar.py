@@ -81,22 +81,35 @@ class _Cleaner:
     def _referenced(self, schema: Mapping[str, Any], depth: int) -> Schema:
         """The target in place of the reference. Remote, missing and recursive references allow any value."""
         reference = schema["$ref"]
-        target = _pointed_at(self._root, reference)
-        if target is None or reference in self._open_references:
+        target = self._open(reference)
+        if target is None:
             return {**_annotations(schema), "type": list(ANY_TYPE)}
-        self._open_references.add(reference)
         cleaned = self.clean(target, depth - 1)
         self._open_references.discard(reference)
         return {**cleaned, **_annotations(schema)}
 
+    def _open(self, reference: Any) -> Any:
+        """What `reference` points at; None when that is nothing or is being written already."""
+        target = _pointed_at(self._root, reference)
+        if target is None or reference in self._open_references:
+            return None
+        self._open_references.add(reference)
+        return target
+
     def _all_of(self, schema: Mapping[str, Any], depth: int) -> Schema:
         """All parts as one schema: the converter would make each property of a part a required one."""
-        rest = {key: value for key, value in schema.items() if key != "allOf"}
-        parts = [self.clean(part, depth - 1) for part in [rest, *schema["allOf"]] if isinstance(part, Mapping) and part]
-        merged: Schema = {}
-        for part in parts:
-            merged = _both(merged, part)
-        return merged or {"type": list(ANY_TYPE)}
+        merged: Schema = {key: value for key, value in schema.items() if key != "allOf"}
+        opened: list[Any] = []
+        for part in schema["allOf"]:
+            target = part
+            if isinstance(part, Mapping) and "$ref" in part:
+                target = self._open(part["$ref"])
+                opened += [part["$ref"]] if target is not None else []
+            if isinstance(target, Mapping):
+                merged = _both(merged, target)
+        cleaned = self.clean(merged, depth - 1)
+        self._open_references.difference_update(opened)
+        return cleaned
 
     def _add_choice(self, schema: Mapping[str, Any], cleaned: Schema, depth: int) -> bool:
         for keyword in ("anyOf", "oneOf"):
@@ -175,17 +188,16 @@ def _add_required(schema: Mapping[str, Any], cleaned: Schema) -> None:
     required = schema.get("required")
     if isinstance(required, list):
         known = cleaned["properties"]
-        cleaned["required"] = [name for name in required if isinstance(name, str) and name in known]
+        names = dict.fromkeys(name for name in required if isinstance(name, str))
+        cleaned["required"] = [name for name in names if name in known]
 
 
-def _both(first: Schema, second: Schema) -> Schema:
+def _both(first: Schema, second: Mapping[str, Any]) -> Schema:
     """One schema for `allOf` [first, second]; where they disagree the first is kept."""
-    if not first or first.get("type") == ANY_TYPE:
-        return {**first, **second}
     merged = {**second, **first}
-    if "properties" in first and "properties" in second:
-        merged["properties"] = {**second["properties"], **first["properties"]}
-        merged["required"] = list(dict.fromkeys([*first.get("required", ()), *second.get("required", ())]))
+    for key, kind in (("properties", Mapping), ("required", list), ("allOf", list)):
+        if isinstance(first.get(key), kind) and isinstance(second.get(key), kind):
+            merged[key] = {**second[key], **first[key]} if kind is Mapping else [*first[key], *second[key]]
     return merged
 
 

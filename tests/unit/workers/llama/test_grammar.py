@@ -90,7 +90,7 @@ def test_any_schema_becomes_an_object_made_of_known_keywords(schema: Any) -> Non
 def test_a_safe_schema_stays_as_it_is(schema: Any) -> None:
     safe = safe_schema(schema)
 
-    assert orjson.dumps(safe_schema(safe)) == orjson.dumps(safe)
+    assert safe_schema(safe) == safe
 
 
 @given(st.dictionaries(st.text(max_size=5), st.just({"type": "string"})))
