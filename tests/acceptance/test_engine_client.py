@@ -38,7 +38,7 @@ from workers.llama.render import answer_rules, render
 
 pytestmark = pytest.mark.acceptance
 
-WINDOW = 32768
+WINDOW = 16384
 DEADLINES = Deadlines(first_token_s=60, between_tokens_s=60, answer_s=120)
 LONG = scripts.long_text(1500)
 SCHEMA = {
@@ -137,7 +137,8 @@ def test_the_next_turn_finds_the_conversation_in_its_slot(speakers: Speakers) ->
 
 
 def test_a_given_beginning_is_continued_and_not_repeated(speakers: Speakers) -> None:
-    beginning, rest = LONG.answer[:800].rsplit(" ", 1)[0], LONG.answer[len(LONG.answer[:800].rsplit(" ", 1)[0]) :]
+    words = LONG.answer.split(" ")
+    beginning, rest = " ".join(words[:100]), " " + " ".join(words[100:])
 
     _, deltas, _ = speakers(LONG).answer(asked(user("Please begin."), assistant(beginning + "  ")))
 
@@ -234,8 +235,10 @@ def test_a_choice_of_tools_holds_and_leaves_the_prompt_as_it_is(
 ) -> None:
     speaker = speakers(scripts.TWO_PARALLEL_CALLS)  # which wants to call Bash, whatever it is told
     usual, _, _ = speaker.answer(asked(tools=TOOLS, max_tokens=1))
-    prompt, deltas, _ = speaker.answer(asked(tools=TOOLS, tool_choice=choice, max_tokens=30))
+    request = asked(tools=TOOLS, tool_choice=choice, max_tokens=30)
+    prompt, deltas, _ = speaker.answer(request)
 
+    assert speaker.client.count(speaker.body(request)) == usual.total_tokens
     assert prompt == Prompt(usual.total_tokens, usual.total_tokens - 1)
     assert {call.name for call in called(deltas)} == names
     if choice.mode == "none":
