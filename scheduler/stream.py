@@ -6,7 +6,9 @@ Never: reads a stream (`follow`), makes a delta.
 """
 
 import threading
+from collections import deque
 from contextlib import suppress
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import count
 from time import monotonic
@@ -22,13 +24,25 @@ from scheduler import scripts
 from scheduler.contract import ClaimedJob, Delta, Failed, Finished, Started, encode_deltas
 
 STREAM_LIFETIME_MS = 120_000
+RETRY_S = 0.5
+BROKER_PATIENCE_S = 30.0  # a broker that is away for less costs no answer
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What goes into the stream in one write; the same sequence number makes a repeated write harmless."""
+
+    sequence: int
+    payload: bytes
+    final: str
 
 
 class Writer:
     """Writes the deltas of one claimed job; `__exit__` ends the job whatever happened.
 
-    The first delta after a pause goes out at once, those that follow within the batch time travel together. The
-    thread that generates and the flusher share it, so all of it is under one lock.
+    The first delta after a pause goes out at once, those that follow within the batch time travel together. While the
+    broker is away deltas are kept, and sent in order when it is back; so is the end, even after the block was left.
+    The thread that generates and the flusher share it, so all of it is under one lock.
     """
 
     def __init__(self, append: "Append", flusher: "Flusher", job: ClaimedJob) -> None:
@@ -37,7 +51,9 @@ class Writer:
         self._job = job
         self._lock = threading.Lock()
         self._pending: list[Delta] = []
+        self._unsent: deque[Entry] = deque()
         self._next_write_s = 0.0
+        self._away_since_s: float | None = None
         self._sequence = 0
         self._lost: CorralError | None = None
         self.ended = False
@@ -50,13 +66,15 @@ class Writer:
             if self.ended:
                 return
             last = failure(error) if error else Failed("internal", "the worker ended the answer without a reason")
-            with suppress(CorralError):  # nobody is left to tell: the lease and recovery end the job
-                self._send([last], "failed")
+            self._pending.append(last)
+            with suppress(Fenced):  # somebody else has ended the job
+                self._flush("failed")
 
     def write(self, delta: Delta) -> None:
         """Send `delta`, at once or with those that follow within the batch time.
 
-        Raises Fenced when the job is cancelled, gone or another attempt's, BrokerDown when Redis does not answer.
+        Raises Fenced when the job is cancelled, gone or another attempt's, BrokerDown when Redis has not answered for
+        BROKER_PATIENCE_S.
         """
         with self._lock:
             if self._lost:
@@ -64,6 +82,8 @@ class Writer:
             self._pending.append(delta)
             if isinstance(delta, Finished | Failed):
                 self._flush("done" if isinstance(delta, Finished) else "failed")
+            elif self._unsent:
+                return  # the flusher tries again
             elif isinstance(delta, Started) or monotonic() >= self._next_write_s:
                 self._flush("")
             elif len(self._pending) == 1:
@@ -72,23 +92,47 @@ class Writer:
     def flush_due(self) -> None:
         """Called by the flusher: send what waits. What goes wrong is raised by the next `write`."""
         with self._lock:
-            if self._pending and not self.ended:
-                try:
+            try:
+                self._send_unsent()
+                if self._pending and not self._unsent and not self.ended:
                     self._flush("")
-                except CorralError as error:
-                    self._lost = error
+            except CorralError as error:
+                self._lost = error
 
     def _flush(self, final: str) -> None:
-        pending, self._pending = self._pending, []
-        self._next_write_s = monotonic() + self._flusher.batch_s
-        self._send(pending, final)
-
-    def _send(self, deltas: list[Delta], final: str) -> None:
         self._sequence += 1
+        self._unsent.append(Entry(self._sequence, encode_deltas(self._pending), final))
+        self._pending = []
+        self._next_write_s = monotonic() + self._flusher.batch_s
         self.ended = bool(final)
-        if not self._append(self._job, self._sequence, encode_deltas(deltas), final):
-            self.ended = True
-            raise Fenced(f"job {self._job.id}: attempt {self._job.attempt} is over")
+        self._send_unsent()
+
+    def _send_unsent(self) -> None:
+        while self._unsent:
+            entry = self._unsent[0]
+            try:
+                stands = self._append(self._job, entry.sequence, entry.payload, entry.final)
+            except BrokerDown as error:
+                self._try_again_later(error)
+                return
+            self._unsent.popleft()
+            self._away_since_s = None
+            if not stands:
+                self.ended = True
+                self._unsent.clear()
+                raise Fenced(f"job {self._job.id}: attempt {self._job.attempt} is over")
+
+    def _try_again_later(self, error: BrokerDown) -> None:
+        """Raises `error` when an answer in the making has waited long enough."""
+        now_s = monotonic()
+        self._away_since_s = self._away_since_s or now_s
+        away_s = now_s - self._away_since_s
+        if self.ended and away_s * 1000 > STREAM_LIFETIME_MS:
+            self._unsent.clear()  # by now the job's keys have run out
+            return
+        self._flusher.at(now_s + RETRY_S, self)
+        if not self.ended and away_s >= BROKER_PATIENCE_S:
+            raise error
 
 
 class Flusher:
