@@ -6,8 +6,10 @@ Never: HTTP, an engine, how deltas look to a client.
 """
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from time import monotonic
 
 import structlog
 
@@ -24,6 +26,9 @@ from scheduler.queue import Tickets
 log = structlog.get_logger(__name__)
 USUAL_ANSWER_S = 10.0
 SMOOTHING = 0.2
+BROKER_PATIENCE_S = 30.0  # a broker that is away for less costs no answer
+GIVE_BACK_S = 2.0
+GIVE_BACK_ATTEMPTS = 60
 
 
 class Placed:
@@ -35,6 +40,7 @@ class Placed:
         self.last: Finished | Failed | None = None
         self._feed = feed
         self._jobs = jobs
+        self._away_since_s: float | None = None
 
     async def next(self, timeout_s: float) -> list[Delta]:
         """The deltas that have come, in order; [] when none came within `timeout_s`. Ends with Finished or Failed."""
@@ -54,8 +60,19 @@ class Placed:
             await self._jobs.met_window(self.spec.identity.session)
 
     async def vanished(self) -> bool:
-        """Whether the broker has lost the record of a job that has not ended."""
-        return self.last is None and not await self._jobs.known(self.spec.id)
+        """Whether the broker has lost the record of a job that has not ended.
+
+        Raises BrokerDown when it has not answered for BROKER_PATIENCE_S.
+        """
+        try:
+            vanished = self.last is None and not await self._jobs.known(self.spec.id)
+        except BrokerDown:
+            self._away_since_s = self._away_since_s or monotonic()
+            if monotonic() - self._away_since_s >= BROKER_PATIENCE_S:
+                raise
+            return False
+        self._away_since_s = None
+        return vanished
 
 
 class Dispatcher:
@@ -69,6 +86,7 @@ class Dispatcher:
         self._tickets = tickets
         self._follower = follower
         self._load_bound = load_bound
+        self._returning: set[asyncio.Task[None]] = set()
         self.usual_answer_s = USUAL_ANSWER_S
 
     @property
@@ -91,11 +109,12 @@ class Dispatcher:
             raise NoWorker(admission.why_none(view), retry_after_s=retry_after_s)
         async with self._follower.follow(keys.stream(spec.id)) as feed:
             stages.mark("placed")
-            worker = await self._jobs.admit(spec, candidates, retry_after_s)
-            stages.mark("admitted")
-            placed = Placed(spec, worker, feed, self._jobs)
+            placed = Placed(spec, candidates[0].worker, feed, self._jobs)
             try:
-                await asyncio.shield(self._tickets.publish(spec.id, spec.identity.agent, worker, spec.level))
+                # Inside: an admission that fails or is cancelled may have taken place all the same.
+                placed.worker = await self._jobs.admit(spec, candidates, retry_after_s)
+                stages.mark("admitted")
+                await asyncio.shield(self._tickets.publish(spec.id, spec.identity.agent, placed.worker, spec.level))
                 stages.mark("published")
                 yield placed
             finally:
@@ -115,8 +134,21 @@ class Dispatcher:
             else:
                 await self._learn(placed, placed.last)
                 await self._jobs.forget(placed.spec.id)
-        except BrokerDown as error:  # its keys run out by themselves
-            log.warning("job_not_given_back", job=placed.spec.id, reason=error.message)
+        except (BrokerDown, asyncio.CancelledError) as error:
+            log.warning("job_given_back_later", job=placed.spec.id, reason=str(error))
+            task = asyncio.create_task(self._give_back(placed))
+            self._returning.add(task)
+            task.add_done_callback(self._returning.discard)
+            if isinstance(error, asyncio.CancelledError):
+                raise
+
+    async def _give_back(self, placed: Placed) -> None:
+        """Once the broker answers again: a worker would still answer a job that nobody waits for."""
+        for _ in range(GIVE_BACK_ATTEMPTS):
+            with contextlib.suppress(BrokerDown):
+                await self._jobs.cancel(placed.spec.id, placed.worker, placed.spec.level)
+                return
+            await asyncio.sleep(GIVE_BACK_S)
 
     async def _learn(self, placed: Placed, last: Finished | Failed) -> None:
         if isinstance(last, Failed):
