@@ -4,9 +4,10 @@ Owns: the handlers of SIGINT, SIGTERM, SIGHUP and SIGCHLD while `corral up` runs
 Never: stops a process itself.
 """
 
+import os
+import select
 import signal
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
 from types import FrameType, TracebackType
 from typing import Any, Self
 
@@ -27,13 +28,19 @@ class Signals:
         self.asked = False
         self.forced = False
         self._on_force = on_force
-        # SimpleQueue.put is safe inside a signal handler; a lock of our own would not be.
-        self._wakes: SimpleQueue[None] = SimpleQueue()
         self._before: dict[int, Any] = {}
+        # The C part of a handler writes to this pipe. A lock or queue would lose the signal that comes in the instant
+        # before it starts to wait: its Python part would run only after the wait.
+        self._read, self._write = -1, -1
+        self._descriptor_before = -1
 
     def __enter__(self) -> Self:
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(self._write, False)
+        self._descriptor_before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
         self._before = {number: signal.signal(number, self._ask) for number in ASKING}
-        self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, self._wake)
+        self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, _nothing)
         return self
 
     def __exit__(
@@ -41,14 +48,16 @@ class Signals:
     ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(self._descriptor_before)
+        os.close(self._read)
+        os.close(self._write)
 
     def wait(self, timeout_s: float) -> None:
         """Return after the time, or at once when a signal came. Raises StopAskedError when asked to stop."""
-        try:
-            if not self.asked:
-                self._wakes.get(timeout=timeout_s)
-        except Empty:
-            pass
+        self.check()
+        readable, _, _ = select.select([self._read], [], [], max(0, timeout_s))
+        if readable:
+            os.read(self._read, 4096)
         self.check()
 
     def check(self) -> None:
@@ -61,7 +70,7 @@ class Signals:
             self.forced = True
             self._on_force()
         self.asked = True
-        self._wakes.put(None)
 
-    def _wake(self, _number: int, _frame: FrameType | None) -> None:
-        self._wakes.put(None)
+
+def _nothing(_number: int, _frame: FrameType | None) -> None:
+    """A handler, so that the signal reaches the pipe."""

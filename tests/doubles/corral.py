@@ -41,9 +41,9 @@ class Corral:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None:
-            for child in self.started:
-                sys.stdout.write(f"\n--- {child.log.name} ---\n{child.tail()}\n")
+        for log in [*(child.log for child in self.started), *sorted(self.data.glob("logs/*.log"))]:
+            # Shown by pytest for a test that failed; the fixture itself cannot know.
+            sys.stdout.write(f"\n--- {log.name} ---\n{log.read_text(errors='replace')[-3000:]}\n")
         end_leftovers(self.mark, grace_s=0)
         for child in self.started:
             child.wait()
