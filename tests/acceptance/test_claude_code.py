@@ -107,7 +107,7 @@ def test_a_long_wait_behind_a_busy_worker_ends_in_the_answer(
 ) -> None:
     cluster = start_cluster(workers=1, slots=1, context_tokens=WINDOW_TOKENS)
     with ThreadPoolExecutor(1) as pool:
-        occupant = pool.submit(stream, cluster, user(f"say {busy_s * 2} words at 2 tokens/s"))
+        occupant = pool.submit(stream, cluster, user(f"say {busy_s} words at 1 tokens/s"), max_tokens=busy_s)
         wait_for(lambda: cluster.status()["workers"][0]["running"], "the worker to be busy")
         outcome = claude.run('say "worth the wait"', url=cluster.url, agent="patient", timeout_s=busy_s + 90)
         occupant.result()

@@ -6,7 +6,9 @@ Never: starts anything.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
+from http.client import HTTPConnection
 from typing import Any
 
 from tests.doubles.cluster import Cluster
@@ -123,6 +125,43 @@ def text_of(answer: dict[str, Any] | list[Event]) -> str:
 def deltas(events: list[Event], kind: str) -> list[dict[str, Any]]:
     found = [event["delta"] for event in events if event["type"] == "content_block_delta"]
     return [delta for delta in found if delta["type"] == kind]
+
+
+@contextmanager
+def occupied(cluster: Cluster, count: int) -> Iterator[None]:
+    """`count` slots of a stand-in are busy inside the block; then their clients hang up and they come free."""
+    request = body(user("say 100000 words at 5 tokens/s"), max_tokens=2000, stream=True)
+    with ExitStack() as streams:
+        for number in range(count):
+            headers = {"x-agent-id": f"occupant-{number}"}
+            answer = streams.enter_context(cluster.http.stream("POST", "/v1/messages", json=request, headers=headers))
+            assert answer.status_code == 200
+        yield
+    wait_for(lambda: running_jobs(cluster) == 0, "the occupied slots to come free")
+
+
+def sent(cluster: Cluster, request: dict[str, Any], headers: Mapping[str, str] | None = None) -> HTTPConnection:
+    """A connection on which the request was sent; `getresponse` waits for its answer, `close` hangs up."""
+    connection = HTTPConnection("127.0.0.1", cluster.ports[0], timeout=60)
+    given = {"content-type": "application/json", **(headers or {})}
+    connection.request("POST", "/v1/messages", json.dumps(request).encode(), given)
+    return connection
+
+
+@contextmanager
+def waiting(cluster: Cluster, **fields: Any) -> Iterator[HTTPConnection]:
+    """A request waits in the line inside the block and hangs up at its end. The slots must be taken already."""
+    with closing(sent(cluster, body(user("say 3 words"), **fields))) as connection:
+        wait_for(lambda: waiting_jobs(cluster) == 1, "a waiting request")
+        yield connection
+
+
+def running_jobs(cluster: Cluster) -> int:
+    return sum(int(worker["running"]) for worker in cluster.status()["workers"])
+
+
+def waiting_jobs(cluster: Cluster) -> int:
+    return int(cluster.status()["waiting"])
 
 
 def prompt_with(cluster: Cluster, word: str) -> str:
