@@ -30,6 +30,7 @@ class Running:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._jobs: dict[str, Stoppable | None] = {}
+        self._cancelled: set[str] = set()
         self._idle = threading.Condition(self._lock)
         self._stopped = False
 
@@ -50,28 +51,35 @@ class Running:
         finally:
             with self._lock:
                 self._jobs.pop(job_id, None)
+                self._cancelled.discard(job_id)
                 self._idle.notify_all()
 
     def attach(self, job_id: str, generation: Stoppable) -> None:
-        """From now on cancelling the job stops `generation`."""
+        """From now on cancelling the job stops `generation`; at once if it was cancelled already."""
         with self._lock:
             if job_id in self._jobs:
                 self._jobs[job_id] = generation
+            too_late = self._stopped or job_id in self._cancelled
+        if too_late:
+            generation.cancel()
 
     def jobs(self) -> list[str]:
         with self._lock:
             return list(self._jobs)
 
     def cancel(self, job_id: str) -> None:
-        """Stop the job if it runs here. One without a generation yet is stopped by its first write."""
+        """Stop the job if it runs here. One without a generation yet is stopped as soon as it has one."""
         with self._lock:
             generation = self._jobs.get(job_id)
+            if job_id in self._jobs:
+                self._cancelled.add(job_id)
         if generation is not None:
             generation.cancel()
 
     def stop_all(self) -> None:
         """Stop every job, now and from now on; their clients are told that the worker was stopped."""
-        self._stopped = True
+        with self._lock:
+            self._stopped = True
         for job_id in self.jobs():
             self.cancel(job_id)
 

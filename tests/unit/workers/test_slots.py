@@ -1,0 +1,121 @@
+"""The slot table: one holder each, sticky, the longest unused given away first."""
+
+import random
+import threading
+from contextlib import ExitStack
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from infra.errors import EngineLost
+from workers import slots
+from workers.slots import SlotTable
+
+pytestmark = pytest.mark.unit
+
+
+def use(table: SlotTable, conversation: str) -> int:
+    with table.hold(conversation, "agent") as slot:
+        return slot.number
+
+
+def test_a_conversation_comes_back_to_its_slot() -> None:
+    table = SlotTable(3)
+    first = {name: use(table, name) for name in "abc"}
+    assert sorted(first.values()) == [0, 1, 2]
+    assert {name: use(table, name) for name in "cab"} == first
+
+
+def test_an_empty_slot_is_taken_before_anybody_elses() -> None:
+    table = SlotTable(2)
+    use(table, "a")
+    assert use(table, "b") != use(table, "a")
+
+
+def test_the_longest_unused_conversation_loses_its_slot() -> None:
+    table = SlotTable(3)
+    first = {name: use(table, name) for name in "abc"}
+    use(table, "a")
+    assert use(table, "new") == first["b"]
+
+
+def test_a_second_request_of_a_busy_conversation_gets_another_slot() -> None:
+    table = SlotTable(2)
+    with table.hold("a", "agent") as one, table.hold("a", "agent") as two:
+        assert one.number != two.number
+
+
+def test_with_a_copy_in_two_slots_the_fresher_one_is_used() -> None:
+    table = SlotTable(2)
+    with ExitStack() as outer:
+        one = outer.enter_context(table.hold("a", "agent"))
+        use(table, "a")
+    assert use(table, "a") == one.number
+
+
+def test_a_slot_is_given_back_when_its_request_fails() -> None:
+    table = SlotTable(1)
+    with pytest.raises(KeyError), table.hold("a", "agent"):
+        raise KeyError
+    assert [info.busy for info in table.snapshot()] == [False]
+
+
+def test_a_new_conversation_starts_with_no_tokens() -> None:
+    table = SlotTable(1)
+    with table.hold("a", "one") as slot:
+        slot.tokens = 99
+    assert (table.snapshot()[0].conversation, table.snapshot()[0].tokens) == ("a", 99)
+    with table.hold("b", "two") as slot:
+        assert slot.tokens == 0
+    assert (table.snapshot()[0].conversation, table.snapshot()[0].agent) == ("b", "two")
+
+
+def test_one_who_finds_no_slot_is_told_so_and_not_left_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slots, "HOLD_LIMIT_S", 0)
+    table = SlotTable(1)
+    with table.hold("a", "agent"), pytest.raises(EngineLost, match="slot"), table.hold("b", "agent"):
+        pass
+
+
+def test_one_who_waits_gets_the_slot_that_is_given_back() -> None:
+    table = SlotTable(1)
+    got: list[int] = []
+    with table.hold("a", "agent"):
+        waiter = threading.Thread(target=lambda: got.append(use(table, "b")))
+        waiter.start()
+    waiter.join()
+    assert got == [0]
+
+
+def test_threads_never_hold_one_slot_together() -> None:
+    table = SlotTable(4)
+    holders = [0] * 4
+    seen: list[int] = []
+
+    def run(seed: int) -> None:
+        dice = random.Random(seed)
+        for _ in range(200):
+            with table.hold(f"c{dice.randrange(6)}", "agent") as slot:
+                holders[slot.number] += 1
+                seen.append(holders[slot.number])
+                holders[slot.number] -= 1
+
+    threads = [threading.Thread(target=run, args=(seed,)) for seed in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(seen) == 1600
+    assert set(seen) == {1}
+    assert not any(info.busy for info in table.snapshot())
+
+
+@given(st.lists(st.sampled_from("abcdefg"), max_size=40), st.integers(1, 5))
+def test_one_after_the_other_the_table_keeps_the_last_used_conversations(order: list[str], count: int) -> None:
+    table = SlotTable(count)
+    for conversation in order:
+        use(table, conversation)
+    latest = list(dict.fromkeys(reversed(order)))[:count]
+    kept = {info.conversation for info in table.snapshot()} - {None}
+    assert kept == set(latest)
