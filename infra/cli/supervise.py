@@ -103,6 +103,10 @@ class Part:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
 
+    def was_killed(self) -> bool:
+        """It ended by SIGKILL: its patience was over, or someone's was."""
+        return self.process is not None and self.process.returncode == -signal.SIGKILL
+
     def _tail(self) -> list[str]:
         with suppress(OSError), self.log.open("rb") as file:
             file.seek(max(self._log_start, self.log.stat().st_size - TAIL_BYTES))
@@ -146,6 +150,8 @@ class House:
                 self._say(f"Stopping {' and '.join(part.name for part in living)} (up to {limit_s:.0f} s)")
                 with ThreadPoolExecutor(len(living)) as pool:
                     list(pool.map(methodcaller("stop", limit_s), living))
+                for part in filter(Part.was_killed, living):
+                    self._say(f"{part.name} did not end by itself and was killed; its log is {part.log}")
 
     def kill(self) -> None:
         """End everything at once."""

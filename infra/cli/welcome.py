@@ -4,7 +4,9 @@ Owns: addresses, the lines to paste, and the plain words about the demo model, a
 Never: a key or password; those are the user's to know.
 """
 
-from infra.cli import console, gateway
+import socket
+
+from infra.cli import checks, console, gateway
 from infra.cli.gateway import Status
 from infra.config import Settings
 
@@ -21,6 +23,8 @@ def tell(settings: Settings, status: Status, *, flower: bool, short_url: bool) -
     console.say("")
     console.say("Corral is ready.", style="bold green")
     console.say(f"  API     {url}")
+    if not checks.is_loopback(settings.host):
+        console.say(f"          http://{socket.getfqdn()}:{settings.port} from other machines")
     if flower:
         console.say(f"  Flower  http://{settings.flower_host}:{settings.flower_port}")
     for worker in status.workers:

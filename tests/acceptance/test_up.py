@@ -21,7 +21,7 @@ from tests.doubles.services import wait_for
 
 pytestmark = pytest.mark.acceptance
 
-EMBEDDED = {"CORRAL_LLAMA_SERVER": "embedded", "CORRAL_LOG_FORMAT": "json"}
+EMBEDDED = {"CORRAL_LLAMA_SERVER": "embedded", "CORRAL_LOG_FORMAT": "json", "CORRAL_DRAIN_S": "5"}
 
 
 @pytest.fixture
@@ -47,6 +47,13 @@ def states(url: str) -> dict[str, str]:
 
 def requests(corral: Corral) -> list[dict[str, Any]]:
     return [line for line in json_lines(corral.data / "logs" / "api.log") if line.get("event") == "request"]
+
+
+def ended_well(up: Child, corral: Corral) -> None:
+    """Every part ended by itself when asked, and nothing is left."""
+    assert up.wait(40) == 0
+    assert "was killed" not in said(up)
+    assert corral.left() == []
 
 
 def last_line(child: Child) -> str:
@@ -78,8 +85,7 @@ def test_claude_code_works_through_two_commands(corral: Corral, model_path: Call
     assert shown.wait() == 0
     assert "tester" in said(shown)
     up.send(signal.SIGTERM)
-    assert up.wait(40) == 0
-    assert corral.left() == []
+    ended_well(up, corral)
 
 
 def test_the_demo_model_answers_the_official_client_and_is_called_a_demo(corral: Corral) -> None:
@@ -89,8 +95,8 @@ def test_the_demo_model_answers_the_official_client_and_is_called_a_demo(corral:
         question = {"role": "user", "content": "What is the capital of France?"}
         answer = client.messages.create(model="any", max_tokens=20, messages=[question])  # type: ignore[list-item]
     assert answer.usage.output_tokens > 0
-    assert up.stop() == 0
-    assert corral.left() == []
+    up.send(signal.SIGTERM)
+    ended_well(up, corral)
 
 
 def test_an_answer_that_runs_may_end_when_up_is_stopped(
@@ -115,8 +121,7 @@ def test_an_answer_that_runs_may_end_when_up_is_stopped(
         rest = "\n".join(lines)
     assert "w60" in rest
     assert "message_stop" in rest
-    assert up.wait(30) == 0
-    assert corral.left() == []
+    ended_well(up, corral)
 
 
 def test_not_even_the_engine_survives_a_killed_up(corral: Corral, pretended_engine: tuple[str, dict[str, str]]) -> None:
@@ -135,7 +140,8 @@ def test_an_engine_gets_the_cards_it_is_given(corral: Corral, pretended_engine: 
     workers = status(address(up))["workers"]
     visible = {w["name"]: psutil.Process(w["engine_pid"]).environ()["CUDA_VISIBLE_DEVICES"] for w in workers}
     assert visible == {"w1": "0,1", "w2": "2"}
-    assert up.stop() == 0
+    up.send(signal.SIGTERM)
+    ended_well(up, corral)
 
 
 def test_a_worker_joins_a_running_cluster_by_one_command(
@@ -149,7 +155,8 @@ def test_a_worker_joins_a_running_cluster_by_one_command(
     assert len(states(address(up))) == 2
     assert added.stop() == 0
     wait_for(lambda: "attic" not in states(address(up)), "the worker to be gone")
-    assert up.stop() == 0
+    up.send(signal.SIGTERM)
+    ended_well(up, corral)
 
 
 @pytest.mark.parametrize("flags", ["--port 9", "-np 2"])

@@ -40,6 +40,7 @@ def test_everything_starts_and_stops_in_order_and_leaves_nothing(corral: Corral)
     stops = [line.partition(" (")[0] for line in lines if line.startswith("Stopping ")]
     assert stops == ["Stopping API", "Stopping worker w1 and worker w2", "Stopping broker"]
     assert lines[-1] == "Stopped."
+    assert "was killed" not in said(child)
     assert corral.left() == []
     assert "\x1b" not in said(child)
 
