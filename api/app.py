@@ -7,6 +7,7 @@ Never: does any work of theirs. `python -m api.app` serves.
 import asyncio
 import contextlib
 import gc
+import signal
 import sys
 import uuid
 from collections.abc import AsyncIterator
@@ -140,7 +141,9 @@ class Server(uvicorn.Server):
         house: House | None = getattr(self.config.app.state, "house", None)  # type: ignore[union-attr]
         if house is not None:
             house.stopping.set()
-        super().handle_exit(sig, frame)
+        # uvicorn's own would send itself the signal again at the end, and the exit code would not be 0.
+        self.force_exit = self.force_exit or (self.should_exit and sig == signal.SIGINT)
+        self.should_exit = True
 
 
 def serve(settings: Settings) -> None:

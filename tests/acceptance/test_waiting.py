@@ -1,0 +1,227 @@
+"""What a caller meets while it waits for a slot, and what is left of it when it goes."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import closing
+from http.client import HTTPResponse
+from typing import Any
+
+import pytest
+
+from tests.acceptance.conftest import StartCluster, running
+from tests.acceptance.wire import (
+    body,
+    events_of,
+    in_order,
+    occupied,
+    running_jobs,
+    sent,
+    text_of,
+    user,
+    waiting,
+    waiting_jobs,
+)
+from tests.doubles.cluster import Cluster
+from tests.doubles.services import wait_for
+
+pytestmark = pytest.mark.acceptance
+
+IMPATIENT = {"early_commit_s": 0.2, "ping_interval_s": 1, "heartbeat_interval_s": 2}
+AGENT = {"x-agent-id": "patient"}
+
+
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One worker with one slot; streams of identified agents are opened early."""
+    folder = tmp_path_factory.mktemp("narrow") / "0"
+    with running(folder, workers=1, slots=1, settings=IMPATIENT) as cluster:
+        yield cluster
+
+
+def nothing_left(cluster: Cluster) -> bool:
+    """No job, stream, line or ticket of any request is left in the broker."""
+    left = [*cluster.redis.scan_iter("corral:job:*"), *cluster.redis.scan_iter("corral:stream:*")]
+    left += [*cluster.redis.scan_iter("corral:line:*"), *cluster.redis.scan_iter("llm.*")]
+    return not left
+
+
+def gone_at_once(cluster: Cluster) -> None:
+    """The only waiting request leaves line and queue within a second."""
+    wait_for(lambda: cluster.redis.zcard("corral:line:w1") == 0, "the line to be empty", timeout_s=1)
+    wait_for(lambda: not list(cluster.redis.scan_iter("llm.*")), "its ticket to be gone", timeout_s=1)
+
+
+def _until(answer: HTTPResponse, event: str) -> list[str]:
+    lines: list[str] = []
+    while not lines or lines[-1] != f"event: {event}":
+        line = answer.readline()
+        assert line, f"the stream ended before {event}: {lines}"
+        lines.append(line.decode().rstrip("\n"))
+    return lines
+
+
+# --- limits -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_caller_without_identity_is_sent_away_after_its_limit(start_cluster: StartCluster, stream: bool) -> None:
+    cluster = start_cluster(workers=1, slots=1, settings={"wait_anonymous_s": 0.3})
+    with occupied(cluster, 1), closing(sent(cluster, body(user("say 3 words"), stream=stream))) as connection:
+        answer = connection.getresponse()
+        assert answer.status == 503
+        assert 1 <= int(answer.headers["retry-after"]) <= 60
+        gone_at_once(cluster)
+        assert running_jobs(cluster) == 1
+    wait_for(lambda: nothing_left(cluster), "everything to be given back")
+
+
+def test_an_identified_caller_whose_stream_is_open_hears_of_its_limit_in_it(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(workers=1, slots=1, settings={"early_commit_s": 0.2, "wait_identified_s": 0.5})
+    with occupied(cluster, 1), closing(sent(cluster, body(user("x"), stream=True), AGENT)) as connection:
+        answer = connection.getresponse()
+        assert answer.status == 200
+        events = events_of(answer.read().decode().splitlines())
+        assert [event["type"] for event in events] == ["message_start", "error"]
+        assert "no slot came free within 0.5 s" in events[-1]["error"]["message"]
+        gone_at_once(cluster)
+
+
+# --- the early commit ---------------------------------------------------------------------------------------------
+
+
+def test_the_stream_of_an_identified_caller_is_opened_early_and_shows_signs_of_life(narrow: Cluster) -> None:
+    with occupied(narrow, 1):
+        connection = sent(narrow, body(user("say 3 words"), stream=True), AGENT)
+        answer = connection.getresponse()
+        lines = [line for _ in range(2) for line in _until(answer, "message_delta")]
+    with closing(connection):
+        lines += answer.read().decode().splitlines()
+    events = events_of(lines)
+    in_order(events)
+    assert text_of(events) == "w1 w2 w3"
+    kinds = [event["type"] for event in events]
+    before = kinds[: kinds.index("content_block_start")]
+    assert before[0] == "message_start"
+    assert {"ping", "message_delta"} <= set(before)
+    beats = [event for event in events[:-2] if event["type"] == "message_delta"]
+    assert all(event["delta"]["stop_reason"] is None for event in beats)
+    assert answer.headers["x-corral-worker"] == "w1"
+
+
+def test_the_usage_of_an_early_stream_is_right_from_its_beginning(narrow: Cluster) -> None:
+    with occupied(narrow, 1):
+        connection = sent(narrow, body(user("say 3 words"), stream=True), AGENT)
+        lines = _until(answer := connection.getresponse(), "ping")
+    with closing(connection):
+        lines += answer.read().decode().splitlines()
+    events = events_of(lines)
+    first, last = events[0]["message"]["usage"], events[-2]["usage"]
+    assert first["input_tokens"] == last["input_tokens"] + last["cache_read_input_tokens"]
+    assert last["output_tokens"] == 3
+
+
+def test_a_prompt_that_is_too_long_is_a_status_code_even_where_streams_open_early(narrow: Cluster) -> None:
+    with occupied(narrow, 1), closing(sent(narrow, body(user("word " * 9000), stream=True), AGENT)) as connection:
+        answer = connection.getresponse()
+        assert answer.status == 400
+        assert b"prompt is too long: " in answer.read()
+        gone_at_once(narrow)
+
+
+def test_a_whole_answer_is_never_opened_early(narrow: Cluster) -> None:
+    with occupied(narrow, 1):
+        connection = sent(narrow, body(user("say 3 words")), AGENT)
+        wait_for(lambda: waiting_jobs(narrow) == 1, "the request to wait")
+    with closing(connection):
+        answer = connection.getresponse()
+        assert answer.status == 200
+        assert b"w1 w2 w3" in answer.read()
+
+
+# --- full lines ---------------------------------------------------------------------------------------------------
+
+
+def test_a_full_line_refuses_and_takes_the_next_one_when_there_is_room(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(workers=1, slots=1, settings={"queue_limit": 1})
+    with occupied(cluster, 1):
+        with waiting(cluster):
+            refused = cluster.messages("say 3 words")
+            assert refused.status_code == 529
+            assert refused.json()["error"]["type"] == "overloaded_error"
+            assert 1 <= int(refused.headers["retry-after"]) <= 60
+        wait_for(lambda: waiting_jobs(cluster) == 0, "room in the line")
+        with waiting(cluster):
+            assert waiting_jobs(cluster) == 1
+
+
+# --- hanging up ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fields", [{"stream": True}, {}], ids=["stream", "whole"])
+@pytest.mark.parametrize("headers", [{}, {"x-agent-id": "leaving"}], ids=["anonymous", "identified"])
+def test_hanging_up_in_the_line_takes_the_request_out_of_it(
+    start_cluster: StartCluster, fields: dict[str, Any], headers: dict[str, str]
+) -> None:
+    cluster = start_cluster(workers=1, slots=1)
+    with occupied(cluster, 1):
+        connection = sent(cluster, body(user("say 3 words"), **fields), headers)
+        wait_for(lambda: waiting_jobs(cluster) == 1, "the request to wait")
+        connection.close()
+        gone_at_once(cluster)
+    wait_for(lambda: nothing_left(cluster), "everything to be given back")
+    assert cluster.wait_log(lambda line: line.get("outcome") == "left")
+
+
+def test_hanging_up_after_the_stream_was_opened_early_takes_the_request_out_of_the_line(narrow: Cluster) -> None:
+    with occupied(narrow, 1):
+        connection = sent(narrow, body(user("say 3 words"), stream=True), AGENT)
+        answer = connection.getresponse()
+        _until(answer, "message_start")
+        answer.close()
+        connection.close()
+        gone_at_once(narrow)
+    wait_for(lambda: nothing_left(narrow), "everything to be given back")
+
+
+@pytest.mark.parametrize("words", ["say 5000 words at 50 tokens/s", "hang", "hang at once"])
+@pytest.mark.parametrize("fields", [{"stream": True}, {}], ids=["stream", "whole"])
+def test_hanging_up_while_the_engine_works_frees_the_slot(standin: Cluster, words: str, fields: dict[str, Any]) -> None:
+    connection = sent(standin, body(user(words), max_tokens=5000, **fields))
+    wait_for(lambda: running_jobs(standin) == 1, "the request to run")
+    connection.close()
+    wait_for(lambda: running_jobs(standin) == 0, "the slot to come free", timeout_s=5)
+    assert standin.messages("say 3 words").status_code == 200
+    wait_for(lambda: nothing_left(standin), "everything to be given back")
+
+
+# --- the reserve --------------------------------------------------------------------------------------------------
+
+
+def test_a_session_that_met_the_window_may_use_the_reserve_once(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(workers=1, slots=1, context_tokens=4096, settings={"overflow_reserve_tokens": 1000})
+    long = "word " * 3500
+    headers = {"x-claude-code-session-id": "full"}
+    assert cluster.messages(long, headers=headers).status_code == 400
+    assert cluster.messages(long, headers={"x-claude-code-session-id": "other"}).status_code == 400
+    compaction = cluster.messages(f"{long} say 3 words", headers=headers)
+    assert compaction.status_code == 200, compaction.text
+
+
+# --- stopping the API ---------------------------------------------------------------------------------------------
+
+
+def test_a_stopped_api_lets_running_answers_end_and_refuses_those_that_wait(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(workers=1, slots=1)
+    with closing(sent(cluster, body(user("say 60 words at 30 tokens/s"), stream=True))) as first:
+        answer = first.getresponse()
+        assert answer.status == 200
+        with waiting(cluster) as second:
+            cluster.stopped.add("api0")
+            cluster.apis[0].send(signal.SIGTERM)
+            refused = second.getresponse()
+            assert refused.status == 503
+            assert int(refused.headers["retry-after"]) >= 1
+        events = events_of(answer.read().decode().splitlines())
+    in_order(events)
+    assert text_of(events).endswith("w59 w60")
+    assert cluster.apis[0].wait() == 0
