@@ -79,10 +79,15 @@ def _checked(loaded: Loaded, *, flower: bool) -> Settings:
     if flower:
         remedy = "give another --flower-port, or --no-flower"
         changes["flower_port"] = checks.port(settings.flower_host, settings.flower_port, "Flower", remedy)
+    _warn_of_idle_card(settings)
+    return settings.model_copy(update=changes)
+
+
+def _warn_of_idle_card(settings: Settings) -> None:
+    """Said before the model loads, which may take minutes on the CPU, and again where it is not scrolled away."""
     warning = engine.idle_card(settings, engine.find(settings))
     if warning:
         console.warn(warning)
-    return settings.model_copy(update=changes)
 
 
 def _run(settings: Settings, staff: tuple[WorkerPlan, ...], *, flower: bool) -> int:
@@ -120,7 +125,7 @@ def _start(
     house: House, settings: Settings, staff: tuple[WorkerPlan, ...], signals: Signals, *, flower: bool
 ) -> Settings:
     """Start the parts in order and return once all serve; the settings then hold the broker's address."""
-    console.say(f"Starting Corral: model {settings.model}, {_count(staff)}, data in {settings.data_dir}")
+    console.prose(f"Starting Corral: model {settings.model}, {_count(staff)}, data in {settings.data_dir}")
     if not settings.redis_url:
         settings = settings.model_copy(update={"redis_url": _start_broker(house, settings, signals)})
     for worker in staff:
@@ -134,6 +139,7 @@ def _start(
         status = loading.wait_until_ready(client, [worker.name for worker in staff], house.check, signals, limit_s)
     plain = options.load_with().settings
     welcome.tell(settings, status, flower=flower, short_url=gateway.address(plain) == gateway.address(settings))
+    _warn_of_idle_card(settings)
     return settings
 
 
