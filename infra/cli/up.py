@@ -23,28 +23,34 @@ STOP_MARGIN_S = 5.0  # a part needs a moment after its last answer
 QUICK_STOP_S = 5.0  # nothing is running that could be lost
 FORCED = 130  # what a shell calls a program ended by Ctrl-C
 
+Workers = Annotated[
+    str, typer.Option("--workers", metavar="N|auto", help="Workers; auto: one a GPU, or one on the CPU.")
+]
+Host = Annotated[
+    str | None, typer.Option("--host", metavar="ADDRESS", help="Address of the API; off loopback it needs keys.")
+]
+Port = Annotated[
+    int | None,
+    typer.Option("--port", metavar="PORT", min=0, max=65535, help="Port of the API; 0 for any free one."),
+]
+FlowerPort = Annotated[
+    int | None,
+    typer.Option("--flower-port", metavar="PORT", min=0, max=65535, help="Port of Flower; 0 for any free one."),
+]
+NoFlower = Annotated[bool, typer.Option("--no-flower", help="Do without Flower.")]
+
 
 def up(
     model: options.Model = None,
-    workers: Annotated[
-        str, typer.Option("--workers", metavar="N|auto", help="Workers; auto: one a GPU, or one on the CPU.")
-    ] = "auto",
+    workers: Workers = "auto",
     slots: options.Slots = None,
     context: options.Context = None,
     threads: options.Threads = None,
     gpu: options.Gpu = None,
-    host: Annotated[
-        str | None, typer.Option("--host", metavar="ADDRESS", help="Address of the API; off loopback it needs keys.")
-    ] = None,
-    port: Annotated[
-        int | None,
-        typer.Option("--port", metavar="PORT", min=0, max=65535, help="Port of the API; 0 for any free one."),
-    ] = None,
-    flower_port: Annotated[
-        int | None,
-        typer.Option("--flower-port", metavar="PORT", min=0, max=65535, help="Port of Flower; 0 for any free one."),
-    ] = None,
-    no_flower: Annotated[bool, typer.Option("--no-flower", help="Do without Flower.")] = False,
+    host: Host = None,
+    port: Port = None,
+    flower_port: FlowerPort = None,
+    no_flower: NoFlower = False,
     data_dir: options.DataDir = None,
     engine_args: options.EngineArgs = None,
 ) -> None:
