@@ -24,6 +24,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api import health, messages, models
 from api.auth import Keyring
+from api.connection import Connection
+from api.ending import end
 from api.errors import reply_for
 from api.house import House
 from api.messages import JsonResponse
@@ -84,9 +86,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end(tasks)
         tickets.close()
         await redis.aclose()
         await reader.aclose()
@@ -137,7 +137,7 @@ class RequestIds:
 class Server(uvicorn.Server):
     """uvicorn that tells the house first: waiting requests are refused at once, running answers may end."""
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002  # uvicorn's signature
         house: House | None = getattr(self.config.app.state, "house", None)  # type: ignore[union-attr]
         if house is not None:
             house.stopping.set()
@@ -157,7 +157,7 @@ def serve(settings: Settings) -> None:
             host=settings.host,
             port=settings.port,
             loop="uvloop",
-            http="httptools",
+            http=Connection,
             lifespan="on",
             log_config=None,
             access_log=False,

@@ -22,7 +22,7 @@ from api.house import House
 from api.protocol.request import Call, parse
 from api.receiving import read_body, unless_gone
 from api.record import Record
-from infra.errors import ShuttingDown
+from infra.errors import BadRequest, ShuttingDown
 from infra.observability import stages
 from scheduler.contract import JobSpec
 
@@ -58,6 +58,8 @@ async def _receive(request: Request, house: House) -> Call:
     # A usual body takes less than a change of thread; a huge one would hold up everybody else's stream.
     call = parsing() if len(raw) <= PARSED_INLINE_BYTES else await asyncio.to_thread(parsing)
     stages.mark("parsed")
+    if call.stream and request.scope["http_version"] == "1.0":
+        raise BadRequest("HTTP/1.0 cannot carry a stream; ask with HTTP/1.1", field="stream")
     return call
 
 

@@ -5,19 +5,26 @@ Never: what the body means.
 """
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable
 from typing import TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 
+from api.ending import end
 from infra.errors import BadRequest, BodyTooLarge, Cancelled
 
 T = TypeVar("T")
+PLAIN = ("", "identity")
 
 
 async def read_body(request: Request, limit_bytes: int, timeout_s: float) -> bytes:
-    """The whole body. Raises BodyTooLarge, BadRequest when it comes too slowly, Cancelled when the client leaves."""
+    """The whole body.
+
+    Raises BodyTooLarge, BadRequest when it is compressed or comes too slowly, Cancelled when the client leaves.
+    """
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding.lower() not in PLAIN:
+        raise BadRequest(f"{encoding[:20]!r} is not read here; send the body as it is", field="content-encoding")
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > limit_bytes:
         raise _too_large(limit_bytes)
@@ -55,10 +62,7 @@ async def unless_gone(request: Request, work: Awaitable[T]) -> T:
             raise Cancelled("the client left while waiting")
         return working.result()
     finally:
-        for task in (working, watching):
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError, Exception):
-                await task
+        await end((working, watching))
 
 
 async def _gone(request: Request) -> None:

@@ -1,0 +1,110 @@
+"""The head of a request, within bounds.
+
+Owns: the limits on its size and on the time it takes to arrive, and the answer to what is no HTTP. uvicorn's parser
+would wait for ever and keep headers of any size.
+Never: a body (`receiving`), a route.
+"""
+
+import asyncio
+import uuid
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from api.errors import reply_for
+from infra.errors import BadRequest
+
+HEAD_LIMIT_BYTES = 64 * 1024
+# A client that is still sending would lose the answer if its connection was reset at once.
+LINGER_S = 1.0
+
+
+class Connection(HttpToolsProtocol):
+    """One connection. A head may take as long as a body."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._timeout_s: float = self.config.app.state.settings.body_timeout_s  # type: ignore[union-attr]
+        self._timer: asyncio.TimerHandle | None = None
+        self._head_bytes = 0
+        self._status = HTTPStatus.BAD_REQUEST
+        self._refused = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._expect_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
+        super().data_received(data)
+        if self._timer is not None:  # the head has not ended
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_LIMIT_BYTES:
+                self._refuse_size()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._expect_head()
+
+    def on_headers_complete(self) -> None:
+        self._stop_timer()
+        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > HEAD_LIMIT_BYTES:
+            self._refuse_size()
+            raise ValueError("the head is too large")  # ends the parsing; the answer has gone out
+        super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Called by uvicorn for what is no HTTP, and by the limits here. Only the first call of a connection speaks."""
+        if self._refused:
+            return
+        self._refused = True
+        self._stop_timer()
+        answering = self.cycle is not None and not self.cycle.response_complete
+        if answering and self.cycle.response_started:
+            self.transport.close()
+            return
+        request_id = f"req_{uuid.uuid4().hex}"
+        reply = reply_for(BadRequest(msg), request_id)
+        self._write(orjson.dumps(reply.body), {**reply.headers, "request-id": request_id})
+        if answering:
+            self.transport.close()
+        else:
+            self.loop.call_later(LINGER_S, self.transport.close)
+
+    def _write(self, body: bytes, headers: dict[str, str]) -> None:
+        all_headers = {
+            **headers,
+            "content-type": "application/json",
+            "content-length": str(len(body)),
+            "connection": "close",
+        }
+        lines = [f"HTTP/1.1 {self._status.value} {self._status.phrase}", *(f"{n}: {v}" for n, v in all_headers.items())]
+        self.transport.write("\r\n".join([*lines, "", ""]).encode() + body)
+
+    def _refuse_size(self) -> None:
+        self._status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+        self.send_400_response(f"headers: larger than {HEAD_LIMIT_BYTES} bytes in all")
+
+    def _expect_head(self) -> None:
+        self._stop_timer()
+        self._head_bytes = 0
+        self._timer = self.loop.call_later(self._timeout_s, self._too_slow)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _too_slow(self) -> None:
+        if self._head_bytes == 0:  # nothing was asked; a connection held in reserve
+            self.transport.close()
+            return
+        self._status = HTTPStatus.REQUEST_TIMEOUT
+        self.send_400_response(f"headers: did not arrive within {self._timeout_s:g} s")
