@@ -42,8 +42,10 @@ class Feed:
     async def take(self, timeout_s: float) -> list[bytes]:
         """Everything that has come, in order; waits up to `timeout_s` for the first, then returns []."""
         if not self._payloads:
+            # Not wait_for: on Python 3.11 it can swallow a cancellation.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._arrived.wait(), timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    await self._arrived.wait()
         payloads, self._payloads = self._payloads, []
         self._arrived.clear()
         return payloads

@@ -30,7 +30,8 @@ class Tickets:
         loop = asyncio.get_running_loop()
         sending = loop.run_in_executor(self._threads, self._send, job_id, agent, worker, level)
         try:
-            await asyncio.wait_for(sending, PUBLISH_LIMIT_S)
+            async with asyncio.timeout(PUBLISH_LIMIT_S):
+                await sending
         except Exception as error:  # kombu raises errors of several libraries here
             raise BrokerDown(f"the broker takes no ticket ({type(error).__name__})", retry_after_s=5) from error
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
-CHECKS = (
+CHECKS: tuple[list[str | Path], ...] = (
     [BIN / "ruff", "format", "--check", "."],
     [BIN / "ruff", "check", "."],
     [BIN / "mypy"],

@@ -4,6 +4,7 @@ Owns: which objects exist in a worker process and how they hold each other.
 Never: does any work of theirs. `python -m workers.app` is a worker.
 """
 
+import signal
 import socket
 import sys
 import threading
@@ -96,9 +97,14 @@ def _consume(app: Celery, work: Work, serving: Serving, settings: Settings) -> N
     app.task(work.generate, name=TASK_NAME, bind=False, ignore_result=True)
     pool.GatedPool.gate = staticmethod(serving.usable_slots)
 
+    def on_ready(**_: Any) -> None:
+        serving.consuming.set()  # only now: a signal that came earlier would not have drained
+        serving.on_change()
+
     def on_shutdown(**_: Any) -> None:
         serving.draining.set()
 
+    signals.worker_ready.connect(on_ready, weak=False)
     signals.worker_shutting_down.connect(on_shutdown, weak=False)
     worker = app.Worker(
         hostname=f"{settings.worker_name}@{socket.gethostname()}",
@@ -114,9 +120,16 @@ def _consume(app: Celery, work: Work, serving: Serving, settings: Settings) -> N
     worker.start()
 
 
+def _leave(*_: object) -> None:
+    """Unwind: the engine is stopped and the lease given back."""
+    raise SystemExit(0)
+
+
 def main() -> int:
     """Exit code 0 after a signal, 1 when the worker could not start; the last line of stderr then says why."""
     warnings.filterwarnings("ignore", category=SecurityWarning)  # tasks are JSON ids; running as root adds no risk
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _leave)  # while the model loads; Celery sets its own when it consumes
     try:
         settings = config.load().settings
         logs.configure(settings, "worker")

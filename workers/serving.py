@@ -38,6 +38,7 @@ class Serving:
         self.model_name = served_name(model, settings.model_name)
         self.model_hash = file_hash(model) if isinstance(model, Path) else ""
         self.draining = threading.Event()
+        self.consuming = threading.Event()
         self.on_change: Callable[[], None] = _nobody
         self._settings = settings
         self._profile = profile
@@ -82,7 +83,7 @@ class Serving:
         return WorkerInfo(
             name=self.name,
             incarnation=incarnation,
-            state=WorkerState.DRAINING if self.draining.is_set() else STATES[self.engine.state],
+            state=self._state(),
             reason=self.engine.reason,
             model=self.model_name,
             model_hash=self.model_hash,
@@ -96,6 +97,12 @@ class Serving:
             engine_pid=self.engine.pid,
             started_ms=started_ms,
         )
+
+    def _state(self) -> WorkerState:
+        if self.draining.is_set():
+            return WorkerState.DRAINING
+        state = STATES[self.engine.state]
+        return WorkerState.LOADING if state is WorkerState.READY and not self.consuming.is_set() else state
 
     @property
     def _vision(self) -> bool:

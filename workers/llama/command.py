@@ -107,6 +107,7 @@ def command(
         *("-t", threads, "-tb", threads, "--threads-http", str(2 * settings.slots + CONTROL_THREADS)),
         *("--jinja", "--metrics", "--slots", "--no-webui"),
         *(("--chat-template-file", str(profile.chat_template_file)) if profile.chat_template_file else ()),
+        *(("--temp", str(profile.temperature)) if profile.temperature is not None else ()),
         *extra,
     ]
 

@@ -31,10 +31,12 @@ NAME_PREFIX = "anthropic-"
 
 @dataclass(frozen=True, slots=True)
 class ModelProfile:
-    """What a model needs from us: a template in place of its own, and further stop words for each request."""
+    """What a model needs from us: a template in place of its own, further stop words for each request, and the
+    temperature for requests that name none."""
 
     chat_template_file: Path | None = None
     stop: tuple[str, ...] = ()
+    temperature: float | None = None
 
 
 def resolve(model: str, data_dir: Path) -> Path | HfModel:
@@ -65,7 +67,7 @@ def served_name(path: Path | HfModel, model_name: str) -> str:
 def profile(path: Path | HfModel, is_demo: bool) -> ModelProfile:
     """The demo model is a base model without a template of its own; any other model brings its own."""
     if is_demo and isinstance(path, Path):
-        return ModelProfile(DEMO_TEMPLATE, DEMO_STOP)
+        return ModelProfile(DEMO_TEMPLATE, DEMO_STOP, temperature=0.0)
     return ModelProfile()
 
 
