@@ -8,7 +8,7 @@ import pytest
 from anthropic import Anthropic, AsyncAnthropic
 from anthropic.types import MessageParam, ToolParam
 
-from tests.acceptance.conftest import RealCluster
+from tests.acceptance.conftest import RealCluster, StartCluster
 from tests.acceptance.wire import BASH, occupied
 from tests.doubles import scripted_model as scripts
 from tests.doubles.cluster import Cluster
@@ -157,8 +157,9 @@ def test_a_count_is_what_the_real_request_uses(sdk: Anthropic, prompt: dict[str,
     assert counted == usage.input_tokens + (usage.cache_read_input_tokens or 0)
 
 
-def test_a_count_is_given_while_every_slot_is_busy(standin: Cluster) -> None:
-    with client_of(standin, timeout=5) as client, occupied(standin, 8):
+def test_a_count_is_given_while_every_slot_is_busy(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(workers=1, slots=1)
+    with client_of(cluster, timeout=5) as client, occupied(cluster, 1):
         assert client.messages.count_tokens(model="m", messages=[GO]).input_tokens > 0
 
 
