@@ -31,10 +31,22 @@ GRACE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """An engine to ask directly."""
+    """An engine to ask directly. `pid` is 0 when it was given and not found."""
 
     url: str
     key: str
+    pid: int = 0
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """The engine stands still inside the block, so that what is asked of it waits. Less than a minute, please:
+        its worker takes one that is silent for longer to be dead."""
+        process = psutil.Process(self.pid)
+        process.suspend()
+        try:
+            yield
+        finally:
+            process.resume()
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +174,7 @@ def _engine(pid: int) -> Engine:
         raise StartError(
             "bench", f"cannot look into the engine, process {pid}; give --engine and --engine-key"
         ) from None
-    return Engine(f"http://127.0.0.1:{port}", environ.get("LLAMA_API_KEY", ""))
+    return Engine(f"http://127.0.0.1:{port}", environ.get("LLAMA_API_KEY", ""), pid)
 
 
 def settings_line(house: House) -> str:
