@@ -56,6 +56,11 @@ class Answer:
         self.finished: Finished | None = None
         self.failure: CorralError | None = None
 
+    @property
+    def worker(self) -> str:
+        """The worker that makes the answer, or in whose line it waits."""
+        return self.started.worker if self.started else self._placed.worker
+
     async def commit(self) -> None:
         """Return when status 200 may go out. Raises what the client is told instead."""
         opens_s = self._began_s + self._patience.early_commit_s
@@ -95,7 +100,7 @@ class Answer:
     def headers(self) -> dict[str, str]:
         """What is known of the answer now."""
         if self.started is None:
-            return {"x-corral-worker": self._placed.worker}
+            return {"x-corral-worker": self.worker}
         return {
             "x-corral-worker": self.started.worker,
             "x-corral-slot": str(self.started.slot),

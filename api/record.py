@@ -64,11 +64,11 @@ class Record:
 
     def _what(self) -> dict[str, Any]:
         fields: dict[str, Any] = {}
+        if self.answer:
+            fields |= {"job": self.answer.job_id, "worker": self.answer.worker}
         if self.answer and (started := self.answer.started):
             fields |= {
-                "job": self.answer.job_id,
                 "attempt": started.attempt,
-                "worker": started.worker,
                 "slot": started.slot,
                 "queue_ms": started.queue_ms,
                 "prompt_tokens": started.prompt_tokens,
