@@ -84,7 +84,10 @@ class Writer:
                 self._flush("done" if isinstance(delta, Finished) else "failed")
             elif self._unsent:
                 return  # the flusher tries again
-            elif isinstance(delta, Started) or monotonic() >= self._next_write_s:
+            elif isinstance(delta, Started):
+                self._flush("")
+                self._next_write_s = 0.0  # with a warm cache the first token follows at once and need not wait
+            elif monotonic() >= self._next_write_s:
                 self._flush("")
             elif len(self._pending) == 1:
                 self._flusher.at(self._next_write_s, self)

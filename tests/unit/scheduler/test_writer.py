@@ -83,29 +83,37 @@ def test_the_first_delta_goes_out_at_once(pen: Pen, slow: Flusher) -> None:
         writer.write(FINISHED)
 
 
-def test_what_comes_within_the_batch_time_travels_together_with_the_end(pen: Pen, slow: Flusher) -> None:
+def test_the_first_text_does_not_wait_for_the_batch_time_of_the_start(pen: Pen, slow: Flusher) -> None:
     with Writer(pen, slow, JOB) as writer:
         writer.write(STARTED)
-        writer.write(TextDelta("a"))
-        writer.write(TextDelta("b"))
+        writer.write(TextDelta("first"))
+        assert pen.all() == [(1, [STARTED], ""), (2, [TextDelta("first")], "")]
         writer.write(FINISHED)
-    assert pen.all() == [(1, [STARTED], ""), (2, [TextDelta("a"), TextDelta("b"), FINISHED], "done")]
+
+
+def test_what_comes_within_the_batch_time_travels_together_with_the_end(pen: Pen, slow: Flusher) -> None:
+    with Writer(pen, slow, JOB) as writer:
+        for delta in (STARTED, TextDelta("first"), TextDelta("a"), TextDelta("b"), FINISHED):
+            writer.write(delta)
+    assert pen.all()[2:] == [(3, [TextDelta("a"), TextDelta("b"), FINISHED], "done")]
 
 
 def test_a_delta_goes_out_after_the_batch_time_though_none_follows(pen: Pen, fast: Flusher) -> None:
     with Writer(pen, fast, JOB) as writer:
         writer.write(STARTED)
+        writer.write(TextDelta("first"))
         writer.write(TextDelta("alone"))
-        came = [pen.next(), pen.next()]
-        assert [delta for _, deltas, _ in came for delta in deltas] == [STARTED, TextDelta("alone")]
+        came = [pen.next(), pen.next(), pen.next()]
+        assert [delta for _, deltas, _ in came for delta in deltas] == [STARTED, TextDelta("first"), TextDelta("alone")]
         writer.write(FINISHED)
 
 
 def test_leaving_without_an_end_writes_failed_after_what_waited(pen: Pen, slow: Flusher) -> None:
     with Writer(pen, slow, JOB) as writer:
         writer.write(STARTED)
+        writer.write(TextDelta("first"))
         writer.write(TextDelta("half"))
-    (_, (half, last), final) = pen.all()[1]
+    (_, (half, last), final) = pen.all()[2]
     assert half == TextDelta("half")
     assert isinstance(last, Failed)
     assert (last.code, final) == ("internal", "failed")
