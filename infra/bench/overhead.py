@@ -27,12 +27,9 @@ from infra.bench.where import stage_medians_ms
 from infra.errors import ConfigError, CorralError
 
 PARTS = ("first", "rate", "where", "commands", "streams")
-ONLY_STARTED = ("where", "streams")  # these need settings of their own
+ONLY_STARTED = ("where", "streams")  # these need a Corral with settings of their own
 LONG_ANSWER_TOKENS = 160
 COUNTED_JOBS = 20
-
-Text = Annotated[str, typer.Option()]
-Number = Annotated[int, typer.Option(min=1)]
 
 
 def main(
@@ -63,8 +60,9 @@ def main(
     shape = {"slots": slots, "context_tokens": context, "threads": 1}
     figures: Figures = {}
     if start:
-        with houses.started(model, **shape) as house:
-            _measure(house, load, wanted, figures, pairs, clients, requests)
+        if not set(wanted) <= set(ONLY_STARTED):
+            with houses.started(model, **shape) as house:
+                _measure(house, load, wanted, figures, pairs, clients, requests)
         if "where" in wanted:
             with houses.started(model, **shape, log_level="debug") as house:
                 figures["where"] = _where(house, load, pairs)
