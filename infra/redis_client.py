@@ -7,9 +7,9 @@ redis-py 8 retries a timed-out command and caps its pools; both defaults are set
 our writes may be applied twice without harm) and pools that make a caller wait, not fail.
 """
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import redis
 import redis.asyncio
@@ -70,6 +70,8 @@ def broker_errors() -> Iterator[None]:
         raise BrokerDown(f"the broker does not answer ({type(error).__name__})", retry_after_s=5) from error
 
 
-def script(name: str, folder: Path) -> str:
-    """The text of `folder/name.lua`."""
-    return (folder / f"{name}.lua").read_text(encoding="utf-8")
+def being_cancelled() -> bool:
+    """Whether the current task was told to end. A loop around commands must ask: on Python 3.11 a command that is just
+    finishing can swallow the cancellation (`asyncio.wait_for` inside redis-py)."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -18,7 +18,7 @@ from redis.asyncio import Redis
 
 from infra import keys
 from infra.errors import BrokerDown
-from infra.redis_client import BLOCK_MS, broker_errors
+from infra.redis_client import BLOCK_MS, being_cancelled, broker_errors
 from scheduler.contract import Delta, decode_deltas
 
 log = structlog.get_logger(__name__)
@@ -83,7 +83,7 @@ class Follower:
 
     async def run(self) -> None:
         """Read until cancelled. A broker that does not answer is tried again; nothing read is lost or repeated."""
-        while True:
+        while not being_cancelled():
             if not self._feeds:
                 self._wanted.clear()
                 await self._wanted.wait()

@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 
 from infra import keys
 from infra.errors import BrokerDown
-from infra.redis_client import broker_errors
+from infra.redis_client import being_cancelled, broker_errors
 from scheduler.contract import LEVELS, ClusterView, WorkerInfo, WorkerView
 from scheduler.jobs import HOMES_COUNT_MS
 
@@ -33,7 +33,7 @@ class Membership:
 
     async def run(self) -> None:
         """Keep `view` fresh until cancelled; `fresh` says whether the broker answered the last time."""
-        while True:
+        while not being_cancelled():
             try:
                 self.view = await self.read()
                 self.fresh = True

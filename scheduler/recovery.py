@@ -18,7 +18,7 @@ from redis.asyncio import Redis
 
 from infra import keys
 from infra.errors import BrokerDown, WorkerLost
-from infra.redis_client import broker_errors
+from infra.redis_client import being_cancelled, broker_errors
 from scheduler import scripts
 from scheduler.contract import LEVELS, ClusterView, WorkerInfo, WorkerState
 from scheduler.jobs import Jobs
@@ -53,7 +53,7 @@ class Recovery:
 
     async def run(self) -> None:
         """Sweep each second until cancelled."""
-        while True:
+        while not being_cancelled():
             started_s = monotonic()
             try:
                 await self._sweep_locked()

@@ -124,7 +124,10 @@ class Store:
 
     def tickets(self, worker: str = "w1") -> list[int]:
         """How many tickets lie at each level."""
-        return [int(self.raw.llen(keys.level_list(worker, level))) for level in LEVELS]
+        pipeline = self.raw.pipeline(transaction=False)
+        for level in LEVELS:
+            pipeline.llen(keys.level_list(worker, level))
+        return [int(count) for count in pipeline.execute()]
 
     def line(self, worker: str = "w1") -> list[str]:
         return list(self.raw.zrange(keys.line(worker), 0, -1))

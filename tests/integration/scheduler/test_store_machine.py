@@ -1,0 +1,292 @@
+"""The store against a simple model: whatever happens in whatever order, the books agree.
+
+No job is lost, none is claimed twice, each has exactly one last entry, a line and its tickets agree, and no key that
+belongs to a job lives for ever.
+"""
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    invariant,
+    multiple,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from infra import keys
+from infra.errors import NoWorker, QueueFull
+from scheduler.contract import ClaimedJob, Failed, Finished, JobSpec, Kind, StopReason, TextDelta, encode_deltas
+from tests.doubles.broker import Broker
+from tests.integration.scheduler.store import Store, Worker, candidates, spec
+
+pytestmark = pytest.mark.integration
+
+WORKERS = ("w1", "w2")
+QUEUE_LIMIT = 4
+RANK = {Kind.MAIN: 0, Kind.SUBAGENT: 1, Kind.SIDE: 2}
+TEXT = encode_deltas([TextDelta("t")])
+DONE = encode_deltas([Finished(StopReason.END_TURN, None, 1, 0, 1, 1, 1, "h", 1)])
+FAILED = encode_deltas([Failed("engine_lost", "gone")])
+LOST = Failed("worker_lost", "gone")
+
+T = TypeVar("T")
+
+
+@dataclass
+class Model:
+    """What we believe of one job."""
+
+    spec: JobSpec
+    worker: str
+    arrival: int
+    state: str = "queued"
+    incarnation: str = ""
+    claimed: ClaimedJob | None = None
+    sequence: int = 0
+    entries: int = 0
+    runs_nowhere: bool = False
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Rules are what APIs, workers and recovery do; the model is plain Python."""
+
+    broker: Broker
+    jobs = Bundle("jobs")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.broker.flush()
+        self.runner = asyncio.Runner()
+        self.store = self.run_async(self._new_store())
+        self.model: dict[str, Model] = {}
+        self.arrivals = 0
+        self.lives = 0
+        self.workers = {name: self._new_worker(name) for name in WORKERS}
+
+    async def _new_store(self) -> Store:
+        return Store(self.broker.url, self.broker.client, QUEUE_LIMIT)
+
+    def run_async(self, work: Coroutine[Any, Any, T]) -> T:
+        return self.runner.run(work)
+
+    def _new_worker(self, name: str) -> Worker:
+        self.lives += 1
+        return self.store.worker(name, f"{name}-{self.lives}")
+
+    def _line(self, worker: str) -> list[Model]:
+        waiting = [job for job in self.model.values() if job.state == "queued" and job.worker == worker]
+        return sorted(waiting, key=lambda job: (job.spec.level, job.arrival))
+
+    # --- what happens -------------------------------------------------------------------------------------------
+
+    @rule(
+        target=jobs,
+        level=st.integers(0, 9),
+        agent=st.sampled_from("ab"),
+        kind=st.sampled_from(Kind),
+        order=st.permutations(WORKERS),
+        twice=st.booleans(),
+    )
+    def admit(self, level: int, agent: str, kind: Kind, order: list[str], twice: bool) -> Any:
+        job = spec(level, agent=agent, kind=kind)
+        with_room = [name for name in order if len(self._line(name)) < QUEUE_LIMIT]
+        try:
+            worker = self.run_async(self.store.admit(job, *order))
+            if twice:
+                assert self.run_async(self.store.jobs.admit(job, candidates(*order), 1)) == worker
+        except QueueFull:
+            assert with_room == []
+            return multiple()
+        self.arrivals += 1
+        self.model[job.id] = Model(job, worker, self.arrivals)
+        assert worker == with_room[0]
+        return job.id
+
+    @rule(name=st.sampled_from(WORKERS))
+    def take_a_ticket(self, name: str) -> None:
+        """A worker pops a ticket, as Celery does, most urgent first, and claims."""
+        ticket = next((level for level, count in enumerate(self.store.tickets(name)) if count), None)
+        if ticket is None:
+            assert self._line(name) == []
+            return
+        self.store.raw.rpop(keys.level_list(name, ticket))
+        worker = self.workers[name]
+        claimed = worker.claims.claim()
+        line = self._line(name)
+        if not line:
+            assert claimed is None
+            return
+        assert claimed is not None
+        best = min(
+            (job for job in line if job.spec.level == line[0].spec.level),
+            key=lambda job: (
+                job.spec.identity.agent != line[0].spec.identity.agent,
+                RANK[job.spec.identity.kind],
+                job.arrival,
+            ),
+        )
+        assert claimed.id == best.spec.id
+        best.state, best.claimed, best.incarnation = "running", claimed, worker.incarnation
+
+    @rule(job_id=jobs, final=st.sampled_from(["", "done", "failed"]), repeated=st.booleans())
+    def write(self, job_id: str, final: str, repeated: bool) -> None:
+        job = self.model[job_id]
+        if job.claimed is None:
+            return
+        worker = self.store.worker(job.worker, job.incarnation, alive=False)
+        payload = {"": TEXT, "done": DONE, "failed": FAILED}[final]
+        job.sequence += 1
+        stands = worker.append(job.claimed, job.sequence, payload, final)
+        assert stands is (job.state == "running")
+        if stands and repeated:
+            assert worker.append(job.claimed, job.sequence, payload, final)
+        if stands:
+            job.entries += 1
+            job.state = final or job.state
+        elif job.state == "cancelled":
+            job.state = "gone"
+
+    @rule(job_id=jobs)
+    def cancel(self, job_id: str) -> None:
+        job = self.model[job_id]
+        answer = self.run_async(self.store.jobs.cancel(job_id, job.worker, job.spec.level))
+        expected = job.state if job.state in ("queued", "running") else "over"
+        assert answer == expected
+        job.state = {"queued": "gone", "running": "cancelled"}.get(job.state, job.state)
+
+    @rule(job_id=jobs)
+    def withdraw(self, job_id: str) -> None:
+        job = self.model[job_id]
+        # As an API does that has not heard of a move.
+        first = next(name for name in WORKERS if name != job.worker)
+        answer = self.run_async(self.store.jobs.cancel(job_id, first, job.spec.level, only_queued=True))
+        assert answer == (job.state if job.state in ("queued", "running") else "over")
+        if job.state == "queued":
+            job.state = "gone"
+
+    @rule(job_id=jobs)
+    def move(self, job_id: str) -> None:
+        job = self.model[job_id]
+        new = next(name for name in WORKERS if name != job.worker)
+        conversation = job.spec.identity.conversation
+        moved = self.run_async(self.store.jobs.move(job_id, job.worker, new, job.spec.level, conversation))
+        assert moved is (job.state == "queued")
+        if moved:
+            self.store.ticket(new, job.spec.level)
+            job.worker = new
+
+    @rule(name=st.sampled_from(WORKERS))
+    def die_and_come_back(self, name: str) -> None:
+        """A new process of that name, and recovery's look at what the last one ran."""
+        dead = self.workers[name].incarnation
+        self.store.raw.delete(keys.lease(name))
+        self.workers[name] = self._new_worker(name)
+        for job_id, incarnation in self.store.running(name).items():
+            job = self.model[job_id]
+            buried = self.run_async(self.store.jobs.bury(job_id, name, incarnation, LOST))
+            assert buried is (job.state == "running" and job.incarnation == dead)
+            job.runs_nowhere = job.incarnation == dead
+            if buried:
+                job.state = "failed"
+                job.entries += 1
+
+    @rule(job_id=jobs)
+    def bury_the_living(self, job_id: str) -> None:
+        job = self.model[job_id]
+        living = self.workers[job.worker].incarnation
+        assert not self.run_async(self.store.jobs.bury(job_id, job.worker, living, LOST))
+
+    @rule(job_id=consumes(jobs))
+    def forget(self, job_id: str) -> None:
+        job = self.model[job_id]
+        if job.state in ("done", "failed"):
+            self.run_async(self.store.jobs.forget(job_id))
+            del self.model[job_id]
+
+    # --- what always holds --------------------------------------------------------------------------------------
+
+    @invariant()
+    def lines_and_tickets_agree(self) -> None:
+        for name in WORKERS:
+            line = self._line(name)
+            assert self.store.line(name) == [job.spec.id for job in line]
+            assert sum(self.store.tickets(name)) == len(line)
+
+    @invariant()
+    def records_say_what_we_believe(self) -> None:
+        running = {name: self.store.running(name) for name in WORKERS}
+        for job_id, job in self.model.items():
+            assert self.store.state(job_id) == (None if job.state == "gone" else job.state)
+            runs = job.state in ("running", "cancelled") and not job.runs_nowhere
+            assert (job_id in running[job.worker]) is runs
+
+    @precondition(lambda self: self.model)
+    @invariant()
+    def each_stream_has_one_end_and_it_is_the_last(self) -> None:
+        for job_id, job in self.model.items():
+            written = [delta for _, deltas in self.store.written(job_id) for delta in deltas]
+            ends = [number for number, delta in enumerate(written) if isinstance(delta, Finished | Failed)]
+            assert ends == ([len(written) - 1] if job.state in ("done", "failed") else [])
+            if job.state != "gone":
+                assert len(written) == job.entries
+
+    def teardown(self) -> None:
+        try:
+            self._nothing_is_left()
+        finally:
+            self.run_async(self.store.close())
+            self.runner.close()
+
+    def _nothing_is_left(self) -> None:
+        assert self.store.lasting() == []
+        for job in self.model.values():
+            if job.state in ("queued", "running"):
+                with_worker = self.store.jobs.cancel(job.spec.id, job.worker, job.spec.level)
+                assert self.run_async(with_worker) == job.state
+                job.state = "cancelled" if job.state == "running" else "gone"
+            if job.state == "cancelled" and job.claimed is not None:
+                dead = self.store.worker(job.worker, job.incarnation, alive=False)
+                assert not dead.append(job.claimed, job.sequence + 1, TEXT, "")
+            if job.state in ("done", "failed"):
+                self.run_async(self.store.jobs.forget(job.spec.id))
+        left = [name for name in self.store.raw.scan_iter() if name.startswith(("corral:job", "corral:stream", "llm."))]
+        assert left == []
+        assert [self.store.running(name) for name in WORKERS] == [{}, {}]
+
+
+def test_the_books_agree_whatever_happens(broker: Broker) -> None:
+    StoreMachine.broker = broker
+    run_state_machine_as_test(
+        StoreMachine,
+        settings=settings(
+            max_examples=60,
+            stateful_step_count=40,
+            deadline=None,
+            derandomize=True,
+            database=None,
+            phases=[Phase.generate],  # to shrink on a real broker takes minutes; the printed steps are short enough
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+def test_nobody_alive_is_told_apart_from_everybody_full(broker: Broker) -> None:
+    async def ask() -> None:
+        store = Store(broker.url, broker.client)
+        try:
+            with pytest.raises(NoWorker):
+                await store.admit(spec())
+        finally:
+            await store.close()
+
+    asyncio.run(ask())
