@@ -5,6 +5,7 @@ Never: an engine, a slot, a delta.
 """
 
 from collections.abc import Sequence
+from time import monotonic
 from typing import Any
 
 from redis import Redis
@@ -16,6 +17,7 @@ from scheduler.contract import ClaimedJob, Kind, WorkerInfo
 
 RUNNING_LIFETIME_MS = 120_000  # renewed with each beat; long enough to outlive a frozen broker
 SIBLINGS_LOOKED_AT = 64
+UNHELD_S = 10.0  # longer than a command with its retry takes
 
 
 class Claims:
@@ -31,6 +33,7 @@ class Claims:
         self._beat = redis.register_script(scripts.text("beat"))
         self._leave = redis.register_script(scripts.text("leave"))
         self._seen = "$"
+        self._unheld: dict[str, float] = {}
 
     def claim(self) -> ClaimedJob | None:
         """The best job of the line, now running here; None when the line is empty."""
@@ -60,8 +63,12 @@ class Claims:
         )
 
     def beat(self, info: WorkerInfo, lifetime_ms: int, running: Sequence[str]) -> dict[str, str] | None:
-        """Renew lease and running jobs. Returns job -> state of each, or None if another process has our name."""
-        names = [keys.lease(self._worker), keys.WORKERS]
+        """Renew lease and running jobs. Returns job -> state of each, or None if another process has our name.
+
+        A job claimed here that is not among `running` for UNHELD_S is given up: the answer to its claim was lost on
+        the way, or its thread ended without a word. `recovery` then ends it.
+        """
+        names = [keys.lease(self._worker), keys.WORKERS, keys.running(self._worker)]
         for job_id in running:
             names += [keys.job(job_id), keys.stream(job_id)]
         arguments: list[str | int] = [
@@ -70,12 +77,15 @@ class Claims:
             info.model_dump_json(),
             lifetime_ms,
             RUNNING_LIFETIME_MS,
+            *(job_id for job_id, since_s in self._unheld.items() if monotonic() - since_s >= UNHELD_S),
         ]
         with broker_errors():
             answer: Any = self._beat(names, arguments)
         if answer[0] == 0:
             return None
-        return dict(zip(running, (state.decode() for state in answer[1:]), strict=True))
+        held, claimed = set(running), [job_id.decode() for job_id in answer[2]]
+        self._unheld = {job_id: self._unheld.get(job_id, monotonic()) for job_id in claimed if job_id not in held}
+        return dict(zip(running, (state.decode() for state in answer[1]), strict=True))
 
     def leave(self) -> None:
         """Give the lease back, so that nobody waits for it to run out; another process's is left alone.

@@ -1,17 +1,26 @@
 -- Renew a worker's lease and the lives of the jobs it runs.
--- KEYS  1 lease  2 workers  then a job and its stream for each running job
+-- KEYS  1 lease  2 workers  3 running  then a job and its stream for each running job
 -- ARGV  1 name  2 incarnation  3 lease value  4 lease lifetime (ms)  5 time to live of running jobs (ms)
--- Returns {1, state of each running job or ''} or {0} when another incarnation holds the name.
--- Invariant: one name, one living incarnation.
+--       then jobs that this incarnation claimed and no thread of it holds
+-- Returns {1, {state of each running job or ''}, {jobs claimed by this incarnation}}, or {0} when another incarnation
+-- holds the name.
+-- Invariant: one name, one living incarnation. A job that nobody holds is marked as no living incarnation's.
 local held = redis.call('GET', KEYS[1])
 if held and cjson.decode(held)['incarnation'] ~= ARGV[2] then return {0} end
 local time = redis.call('TIME')
 redis.call('SET', KEYS[1], ARGV[3], 'PX', ARGV[4])
 redis.call('ZADD', KEYS[2], time[1] * 1000 + math.floor(time[2] / 1000), ARGV[1])
-local answer = {1}
-for i = 3, #KEYS, 2 do
+local states, claimed = {}, {}
+for i = 4, #KEYS, 2 do
   redis.call('PEXPIRE', KEYS[i], ARGV[5])
   redis.call('PEXPIRE', KEYS[i + 1], ARGV[5])
-  answer[#answer + 1] = redis.call('HGET', KEYS[i], 'state') or ''
+  states[#states + 1] = redis.call('HGET', KEYS[i], 'state') or ''
 end
-return answer
+for i = 6, #ARGV do
+  if redis.call('HGET', KEYS[3], ARGV[i]) == ARGV[2] then redis.call('HSET', KEYS[3], ARGV[i], 'nobody') end
+end
+local running = redis.call('HGETALL', KEYS[3])
+for i = 1, #running, 2 do
+  if running[i + 1] == ARGV[2] then claimed[#claimed + 1] = running[i] end
+end
+return {1, states, claimed}

@@ -3,7 +3,8 @@
 import pytest
 
 from infra import keys
-from scheduler import scripts
+from scheduler import claims, scripts
+from scheduler.contract import Failed
 from tests.integration.scheduler.store import Store, spec
 
 pytestmark = pytest.mark.integration
@@ -48,6 +49,33 @@ async def test_a_beat_renews_the_jobs_that_run(store: Store) -> None:
 async def test_a_beat_tells_what_became_of_jobs_that_are_gone(store: Store) -> None:
     worker = store.worker()
     assert worker.beat("never-was") == {"never-was": ""}
+
+
+async def test_a_job_claimed_here_that_no_thread_holds_is_given_up(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "UNHELD_S", 0)
+    worker = store.worker()
+    held, lost = spec(), spec()
+    for job in (held, lost):
+        await store.admit(job)
+        assert worker.claims.claim() is not None
+    assert worker.beat(held.id) == {held.id: "running"}
+    assert worker.beat(held.id) == {held.id: "running"}
+    assert store.running() == {held.id: worker.incarnation, lost.id: "nobody"}
+    assert await store.jobs.bury(lost.id, "w1", "nobody", Failed("worker_lost", "gone"))
+    assert worker.beat(held.id) == {held.id: "running"}
+    assert store.running() == {held.id: worker.incarnation}
+
+
+async def test_a_job_between_its_claim_and_its_thread_is_not_given_up(store: Store) -> None:
+    worker = store.worker()
+    job = spec()
+    await store.admit(job)
+    assert worker.claims.claim() is not None
+    for _ in range(3):
+        assert worker.beat() == {}
+    assert store.running() == {job.id: worker.incarnation}
 
 
 async def test_a_lock_is_given_back_only_by_its_owner(store: Store) -> None:
