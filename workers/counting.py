@@ -10,7 +10,7 @@ import zlib
 import structlog
 from pydantic import ValidationError
 
-from infra.errors import BrokerDown, EngineError, EngineRefused
+from infra.errors import BrokerDown, CorralError, EngineRefused
 from scheduler.answering import CountRequest, CountRequests
 from scheduler.contract import CountReply
 from scheduler.packing import unpack
@@ -41,6 +41,6 @@ def _reply(request: CountRequest, serving: Serving) -> CountReply | None:
         return CountReply(tokens=serving.count(unpack(request.body)))
     except EngineRefused as error:
         return CountReply(error=error.message)
-    except (EngineError, ValidationError, zlib.error) as error:
+    except (CorralError, ValidationError, zlib.error) as error:
         log.warning("not_counted", reason=str(error)[:200])
         return None

@@ -4,9 +4,11 @@ Owns: the engine's facts once it is ready, whether tickets may be taken, and how
 Never: a job, Redis, Celery.
 """
 
+import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import orjson
 
@@ -20,6 +22,7 @@ from workers.llama.process import EngineProcess, EngineProps, EngineState
 from workers.llama.render import answer_rules, render
 from workers.slots import SlotTable
 
+LISTENS_S = 1.0
 STATES = {
     EngineState.STOPPED: WorkerState.LOADING,
     EngineState.STARTING: WorkerState.LOADING,
@@ -65,6 +68,18 @@ class Serving:
         """How many tickets may be in work now."""
         ready = self._client is not None and not self.draining.is_set()
         return self.slot_count if ready else 0
+
+    def doubt(self) -> None:
+        """A connection to the engine broke: unless it still listens, take no ticket until it is ready again.
+
+        The engine's supervisor hears of its end a little later than the answers that it cut, and each of them makes
+        room for a job that would be lost too.
+        """
+        client = self._client
+        if client is not None and not _listens(self.engine.base_url) and client is self._client:
+            self._client = None
+            client.close()
+            self.on_change()
 
     def engine_bytes(self) -> int:
         return self.engine.rss_bytes()
@@ -124,13 +139,14 @@ class Serving:
         return client
 
     def _engine_changed(self, state: EngineState) -> None:
-        old, self._client = self._client, self._new_client() if state is EngineState.READY else None
+        old, self._client = self._client, None
         if old is not None:
             old.close()
         if state is EngineState.READY:
             self._props = self.engine.props
             self.model_hash = self.model_hash or file_hash(Path(self._props.model_path))
             self.slots = SlotTable(self._props.slots)  # a new engine's caches are empty
+            self._client = self._new_client()  # last: it opens the gate
         self.on_change()
 
     def _new_client(self) -> EngineClient:
@@ -141,6 +157,17 @@ class Serving:
             answer_s=settings.answer_timeout_s,
         )
         return EngineClient(self.engine.base_url, self.engine.api_key, deadlines)
+
+
+def _listens(url: str) -> bool:
+    parts = urlsplit(url)
+    try:
+        with socket.create_connection((parts.hostname, parts.port), timeout=LISTENS_S):
+            return True
+    except TimeoutError:
+        return True  # busy, not gone
+    except OSError:
+        return False
 
 
 def _nobody() -> None:

@@ -35,6 +35,8 @@ class Work:
         """Take the best job of the line and answer it. The ticket's arguments only say which job caused it."""
         stages.begin()
         stages.mark("picked_up")
+        if not self._serving.usable_slots():
+            return  # the engine went away after the ticket was taken; `recovery` replaces it once it is back
         job = self._claims.claim()
         if job is None:
             return
@@ -48,6 +50,8 @@ class Work:
         except (Cancelled, Fenced):
             bound.info("job_stopped")
         except Exception as error:
+            if isinstance(error, EngineLost):
+                self._serving.doubt()
             bound.warning("job_failed", error=type(error).__name__, reason=str(error)[:300])
         finally:
             stages.end(job.id)
