@@ -56,15 +56,32 @@ def standin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory: pytest.TempPathFactory, model_path: Callable[[Script], Path]) -> Iterator[RealCluster]:
-    """A function from a script to a cluster on the real engine that runs it: two workers with four slots each."""
-    started: dict[str, Cluster] = {}
+    """A function from a script to a cluster on the real engine that runs it: one worker with four slots."""
     with ExitStack() as clusters:
+        yield _starter(clusters, tmp_path_factory, model_path, workers=1)
 
-        def start(script: Script) -> Cluster:
-            if script.name not in started:
-                folder = tmp_path_factory.mktemp(script.name) / "0"
-                options: dict[str, Any] = {"engine": "embedded", "context_tokens": WINDOW_TOKENS}
-                started[script.name] = clusters.enter_context(running(folder, model=model_path(script), **options))
-            return started[script.name]
 
-        yield start
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory, model_path: Callable[[Script], Path]) -> Iterator[RealCluster]:
+    """As `real`, with two workers."""
+    with ExitStack() as clusters:
+        yield _starter(clusters, tmp_path_factory, model_path, workers=2)
+
+
+def _starter(
+    clusters: ExitStack,
+    tmp_path_factory: pytest.TempPathFactory,
+    model_path: Callable[[Script], Path],
+    *,
+    workers: int,
+) -> RealCluster:
+    started: dict[str, Cluster] = {}
+
+    def start(script: Script) -> Cluster:
+        if script.name not in started:
+            folder = tmp_path_factory.mktemp(script.name) / "0"
+            options: dict[str, Any] = {"engine": "embedded", "context_tokens": WINDOW_TOKENS, "workers": workers}
+            started[script.name] = clusters.enter_context(running(folder, model=model_path(script), **options))
+        return started[script.name]
+
+    return start

@@ -45,8 +45,8 @@ def ended_well(outcome: Outcome, answer: str, turns: int = 2) -> None:
     assert (outcome.status, outcome.text, outcome.turns) == (0, answer, turns), outcome.stdout[-2000:]
 
 
-def test_a_tool_loop_ends_in_two_turns_and_finds_its_cache(real: RealCluster, claude: ClaudeCode) -> None:
-    cluster = real(scripts.TOOL_THEN_TEXT)
+def test_a_tool_loop_ends_in_two_turns_and_finds_its_cache(pair: RealCluster, claude: ClaudeCode) -> None:
+    cluster = pair(scripts.TOOL_THEN_TEXT)
     outcome = claude.run("Please begin.", url=cluster.url, agent="solo")
     ended_well(outcome, scripts.TOOL_THEN_TEXT.answer)
     first, second = lines_of(cluster, "solo")
@@ -54,8 +54,8 @@ def test_a_tool_loop_ends_in_two_turns_and_finds_its_cache(real: RealCluster, cl
     assert cached_share(second) >= ENOUGH
 
 
-def test_four_agents_at_once_each_stay_on_one_slot(real: RealCluster, claude: ClaudeCode) -> None:
-    cluster = real(scripts.TOOL_THEN_TEXT)
+def test_four_agents_at_once_each_stay_on_one_slot(pair: RealCluster, claude: ClaudeCode) -> None:
+    cluster = pair(scripts.TOOL_THEN_TEXT)
     agents = [f"agent-{number}" for number in range(4)]
 
     def run(agent: str) -> Outcome:
@@ -70,8 +70,8 @@ def test_four_agents_at_once_each_stay_on_one_slot(real: RealCluster, claude: Cl
     assert all(cached_share(lines_of(cluster, agent)[1]) >= ENOUGH for agent in agents)
 
 
-def test_a_subagent_runs_and_the_main_line_still_hits_its_cache(real: RealCluster, claude: ClaudeCode) -> None:
-    cluster = real(scripts.SUBAGENT)
+def test_a_subagent_runs_and_the_main_line_still_hits_its_cache(pair: RealCluster, claude: ClaudeCode) -> None:
+    cluster = pair(scripts.SUBAGENT)
     outcome = claude.run("Please begin.", url=cluster.url, agent="boss", allowed_tools=("Agent", "Task"))
     ended_well(outcome, scripts.SUBAGENT.answer)
     main = lines_of(cluster, "boss")

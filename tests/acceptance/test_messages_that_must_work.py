@@ -237,6 +237,16 @@ def test_the_choice_does_not_change_the_prompt(real: RealCluster) -> None:
     assert answers[1]["usage"]["input_tokens"] == answers[2]["usage"]["input_tokens"] == 1
 
 
+@pytest.mark.parametrize("given", ["All done", "<|im_end|>", "<tool_call>"], ids=["text", "end token", "opener"])
+@pytest.mark.parametrize("choice", ["auto", "any", "tool", "none"])
+def test_a_given_beginning_with_any_choice_leaves_the_engine_alive(real: RealCluster, given: str, choice: str) -> None:
+    cluster = real(scripts.TEXT_ONLY)
+    tool_choice = {"type": choice} | ({"name": "Bash"} if choice == "tool" else {})
+    answer = ask(cluster, user("go"), assistant(given), tools=[BASH], tool_choice=tool_choice)
+    assert answer["stop_reason"] == "end_turn"
+    assert text_of(ask(cluster, user("go"))) == scripts.TEXT_ONLY.answer
+
+
 # --- schemas and server tools -------------------------------------------------------------------------------------
 
 SCHEMAS: dict[str, dict[str, Any]] = {

@@ -53,7 +53,7 @@ def render(
         body["stop"] = list(stop)
     arguments = _thinking(request, body, prefilled=is_prefilled(turns))
     if request.tools:
-        arguments |= _tools(request, body)
+        arguments |= _tools(request, body, prefilled=is_prefilled(turns))
     if arguments:
         body["chat_template_kwargs"] = arguments
     return body
@@ -82,13 +82,17 @@ def _thinking(request: GenerationRequest, body: Part, *, prefilled: bool) -> Par
     return {} if enabled is None else {"enable_thinking": enabled}
 
 
-def _tools(request: GenerationRequest, body: Part) -> Part:
-    """Adds the tools to `body`; returns the template arguments that this needs."""
+def _tools(request: GenerationRequest, body: Part, *, prefilled: bool) -> Part:
+    """Adds the tools to `body`; returns the template arguments that this needs.
+
+    With a given beginning no call is required: the engine holds the beginning against the grammar of the call, answers
+    nonsense when it does not fit, and is ended by it (SIGABRT) when the beginning holds the model's end token.
+    """
     functions = _functions(request.tools)
     choice = request.tool_choice
     named = [function for function in functions if function["function"]["name"] == choice.name]
     body["tools"] = named if choice.mode == "tool" and named else functions
-    body["tool_choice"] = {"auto": "auto", "none": "none"}.get(choice.mode, "required")
+    body["tool_choice"] = {"auto": "auto", "none": "none"}.get(choice.mode, "auto" if prefilled else "required")
     body["parallel_tool_calls"] = choice.parallel
     if choice.mode == "none":
         body["grammar"] = NO_CALLS

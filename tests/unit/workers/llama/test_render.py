@@ -133,3 +133,9 @@ def test_equal_requests_are_equal_bytes() -> None:
 
     assert orjson.dumps(body(**request)) == orjson.dumps(body(**request))
     assert json.loads(orjson.dumps(body(**request)))["tools"] == body(**request)["tools"]
+
+
+@pytest.mark.parametrize("choice", [ToolChoice(mode="any"), ToolChoice(mode="tool", name="Bash")])
+def test_a_given_beginning_is_never_held_against_the_grammar_of_a_required_call(choice: ToolChoice) -> None:
+    assert body(tools=(BASH, READ), tool_choice=choice)["tool_choice"] == "required"
+    assert body(tools=(BASH, READ), tool_choice=choice, messages=prefill())["tool_choice"] == "auto"
