@@ -4,6 +4,11 @@ Owns: what is dropped from the system text and the tools, and the words put in p
 Never: a message.
 """
 
+import functools
+from typing import Any
+
+import orjson
+
 from api.protocol.schema import Text, Tool, ToolChoice
 from infra.errors import BadRequest
 from scheduler import contract
@@ -12,6 +17,9 @@ from scheduler import contract
 ATTRIBUTION = "x-anthropic-billing-header:"
 # Blocks are paragraphs of one text; the blank line is what the engine's templates put between system parts as well.
 BETWEEN_BLOCKS = "\n\n"
+# Together they bound what the shared tools may hold: 16 MB of JSON.
+SHARED_TOOLS = 256
+SHARED_TOOL_BYTES = 65_536
 
 
 def system_text(blocks: list[Text], removed_tools: list[str]) -> str:
@@ -41,9 +49,7 @@ def split_tools(tools: list[Tool]) -> tuple[tuple[contract.Tool, ...], list[str]
             raise BadRequest("is required", field=f"tools[{index}].name")
         if tool.name in kept:
             raise BadRequest("is used by an earlier tool; names must differ", field=f"tools[{index}].name")
-        kept[tool.name] = contract.Tool(
-            name=tool.name, description=tool.description or "", input_schema=tool.input_schema
-        )
+        kept[tool.name] = _shared(tool.name, tool.description or "", tool.input_schema)
     return tuple(kept.values()), list(removed)
 
 
@@ -66,6 +72,20 @@ def tool_choice(
     if all(tool.name != choice.name for tool in tools):
         raise BadRequest("names no tool of this request", field="tool_choice.name")
     return contract.ToolChoice(mode="tool", name=choice.name, parallel=parallel)
+
+
+def _shared(name: str, description: str, schema: dict[str, Any]) -> contract.Tool:
+    """The tool, one object for all requests that hold it: hundreds of waiting agents have the same 70 kB of tools."""
+    described = orjson.dumps([name, description, schema])
+    if len(described) > SHARED_TOOL_BYTES:
+        return contract.Tool(name=name, description=description, input_schema=schema)
+    return _tool_of(described)
+
+
+@functools.lru_cache(maxsize=SHARED_TOOLS)
+def _tool_of(described: bytes) -> contract.Tool:
+    name, description, schema = orjson.loads(described)
+    return contract.Tool(name=name, description=description, input_schema=schema)
 
 
 def _without_attribution(text: str) -> str:

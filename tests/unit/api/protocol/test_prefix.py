@@ -66,6 +66,26 @@ def test_tools_keep_their_order_and_lose_what_the_engine_does_not_know() -> None
     )
 
 
+def test_the_same_tool_of_two_requests_is_one_object() -> None:
+    (first,), _ = prefix.split_tools(sent(tools=[BASH]).tools)
+    (second,), _ = prefix.split_tools(sent(tools=[BASH | {"strict": True}]).tools)
+    assert first is second
+
+
+def test_tools_that_differ_in_the_order_of_their_keys_alone_stay_apart() -> None:
+    schemas = [{"type": "object", "title": "t"}, {"title": "t", "type": "object"}]
+    kept = [prefix.split_tools(sent(tools=[BASH | {"input_schema": schema}]).tools)[0][0] for schema in schemas]
+    assert [list(tool.input_schema) for tool in kept] == [["type", "title"], ["title", "type"]]
+
+
+def test_a_huge_tool_is_not_kept_for_others() -> None:
+    huge = BASH | {"description": "x" * prefix.SHARED_TOOL_BYTES}
+    (first,), _ = prefix.split_tools(sent(tools=[huge]).tools)
+    (second,), _ = prefix.split_tools(sent(tools=[huge]).tools)
+    assert first == second
+    assert first is not second
+
+
 def test_tools_without_a_schema_are_removed_and_named_once() -> None:
     toolset = {"type": "mcp_toolset", "mcp_server_name": "x"}
     kept, removed = prefix.split_tools(sent(tools=[SEARCH, BASH, toolset, SEARCH, {"name": "bare"}]).tools)
