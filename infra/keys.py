@@ -7,7 +7,7 @@ Never: a value, a client, a time to live.
     corral:line:<worker>        zset    queued jobs of a worker; score = level * 10^12 + arrival number
     corral:running:<worker>     hash    job -> incarnation that claimed it
     corral:stream:<job>         stream  deltas, ids <attempt>-<seq>
-    corral:wake:<api>           stream  tells an API process that it follows one stream more
+    corral:wake:<api>           stream  tells an API process that it follows one stream more; there while it lives
     corral:control:<worker>     stream  cancellations for a worker
     corral:lease:<worker>       string  WorkerInfo, 5 s to live
     corral:workers              zset    every worker seen lately; score = last beat, broker's clock

@@ -46,7 +46,7 @@ class Claims:
             keys.job(""),
         ]
         with broker_errors():
-            found: Any = self._claim(names, [*arguments, SIBLINGS_LOOKED_AT])
+            found: Any = self._claim(names, [*arguments, SIBLINGS_LOOKED_AT, keys.wake("")])
         if found is None:
             return None
         job_id, attempt, level, agent, conversation, kind, queue_ms, reserve, body = found
@@ -77,6 +77,7 @@ class Claims:
             info.model_dump_json(),
             lifetime_ms,
             RUNNING_LIFETIME_MS,
+            keys.wake(""),
             *(job_id for job_id, since_s in self._unheld.items() if monotonic() - since_s >= UNHELD_S),
         ]
         with broker_errors():

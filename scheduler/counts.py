@@ -17,6 +17,7 @@ from infra.errors import BadRequest
 from infra.redis_client import broker_errors
 from scheduler.contract import CountReply, GenerationRequest
 from scheduler.follow import Follower
+from scheduler.jobs import API_LIFETIME_MS
 from scheduler.packing import pack
 
 CACHED = 4096
@@ -67,7 +68,7 @@ class Counts:
         async with self._follower.follow(name) as feed:
             pipeline = self._redis.pipeline(transaction=False)
             pipeline.xadd(self._wake, {"job": name}, maxlen=64)
-            pipeline.expire(self._wake, ASKED_LIFETIME_S * 60)
+            pipeline.pexpire(self._wake, API_LIFETIME_MS)
             pipeline.rpush(keys.count(model), name.encode() + b"\n" + body)
             pipeline.expire(keys.count(model), ASKED_LIFETIME_S)
             with broker_errors():

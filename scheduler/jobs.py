@@ -23,6 +23,7 @@ from scheduler.packing import pack
 from scheduler.policy.placement import Candidate
 
 ENDED_LIFETIME_MS = 60_000
+API_LIFETIME_MS = 60_000  # renewed each second; as long as a broker may be frozen without harm
 HOMES_COUNT_MS = 300_000  # a conversation unused for five minutes no longer counts as load
 
 
@@ -76,12 +77,21 @@ class Jobs:
         names.append(keys.overflow(who.session or spec.id))
         arguments: list[str | int | bytes] = [
             spec.id, spec.level, spec.wait_limit_ms, spec.wait_limit_ms + ENDED_LIFETIME_MS, self._limits.queue,
-            self._limits.home_ms, who.conversation, keys.LEVEL_WEIGHT, HOMES_COUNT_MS, len(fields) // 2, *fields,
+            self._limits.home_ms, who.conversation, keys.LEVEL_WEIGHT, HOMES_COUNT_MS, len(fields) // 2,
+            API_LIFETIME_MS, *fields,
         ]  # fmt: skip
         for candidate in candidates:
             names += [f(candidate.worker) for f in (keys.line, keys.running, keys.lease, keys.homes)]
             arguments += [candidate.worker, candidate.limit, candidate.slots]
         return names, arguments
+
+    async def announce(self) -> None:
+        """Say that this API process lives; the jobs of one that is silent for API_LIFETIME_MS are given up."""
+        name = keys.wake(self._api)
+        with broker_errors():
+            if not await self._redis.pexpire(name, API_LIFETIME_MS):
+                await self._redis.xadd(name, {"job": ""})
+                await self._redis.pexpire(name, API_LIFETIME_MS)
 
     async def cancel(self, job_id: str, worker: str, level: int, *, only_queued: bool = False) -> str:
         """Give the job up; returns `queued` (gone), `running` (told to stop unless `only_queued`) or `over`."""

@@ -1,6 +1,7 @@
 """What becomes of the jobs of a worker that died, left or came back as another process.
 
-Owns: finding the dead, moving their queued jobs, ending their running ones, and replacing lost tickets.
+Owns: finding the dead, moving their queued jobs, ending their running ones, replacing lost tickets, and saying each
+second that this API process itself lives.
 Never: places by rules of its own (`policy`), writes a lease.
 
 Run by every API process, one at a time under a lock. A worker is dead when its lease is gone and this process has
@@ -56,6 +57,7 @@ class Recovery:
         while not being_cancelled():
             started_s = monotonic()
             try:
+                await self._jobs.announce()
                 await self._sweep_locked()
             except BrokerDown:
                 self._contact_since_s = None

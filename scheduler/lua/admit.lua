@@ -1,8 +1,9 @@
 -- Place a job: write its record, add it to the line of the best candidate with room, give it its home, wake its reader.
--- KEYS  1 job  2 arrivals  3 wake stream  4 home  5 overflow mark
+-- KEYS  1 job  2 arrivals  3 wake stream of the API  4 home  5 overflow mark
 --       then for each candidate: line, running, lease, homes
 -- ARGV  1 job id  2 level  3 wait limit (ms)  4 time to live (ms)  5 longest line  6 home lifetime (ms)
 --       7 conversation  8 level weight  9 homes count for (ms)  10 number of record fields
+--       11 lifetime of an API without a sign of life (ms)
 --       then the record's fields and values, then for each candidate: name, load limit (-1: none), slots
 -- Returns {1-based index of the candidate, arrival number}, or {0} when every line is full, {-1} when none is alive
 -- (one that is being stopped is not).
@@ -10,7 +11,7 @@
 -- same job (a retried command) it answers as the first time.
 local known = redis.call('HMGET', KEYS[1], 'worker', 'arrival')
 local fields = tonumber(ARGV[10])
-local first = 11 + 2 * fields
+local first = 12 + 2 * fields
 local count = (#KEYS - 5) / 4
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -39,7 +40,7 @@ local function take(i, c)
   local arrival = redis.call('INCR', KEYS[2])
   redis.call('HSET', KEYS[1], 'state', 'queued', 'attempt', 0, 'worker', c.name, 'level', ARGV[2],
     'arrival', arrival, 'arrival_ms', now, 'deadline_ms', now + tonumber(ARGV[3]),
-    'reserve', redis.call('EXISTS', KEYS[5]), unpack(ARGV, 11, first - 1))
+    'reserve', redis.call('EXISTS', KEYS[5]), unpack(ARGV, 12, first - 1))
   redis.call('PEXPIRE', KEYS[1], ARGV[4])
   redis.call('ZADD', c.line, tonumber(ARGV[2]) * tonumber(ARGV[8]) + arrival, ARGV[1])
   leave_home(c.name)
@@ -48,7 +49,7 @@ local function take(i, c)
   redis.call('ZREMRANGEBYSCORE', c.homes, '-inf', now - tonumber(ARGV[6]))
   redis.call('PEXPIRE', c.homes, ARGV[6])
   redis.call('XADD', KEYS[3], 'MAXLEN', '~', 64, '*', 'job', ARGV[1])
-  redis.call('PEXPIRE', KEYS[3], ARGV[4])
+  redis.call('PEXPIRE', KEYS[3], ARGV[11])
   return {i, arrival}
 end
 

@@ -1,9 +1,10 @@
 -- Take the best job of a line for one attempt.
 -- KEYS  1 line  2 running
 -- ARGV  1 worker  2 incarnation  3 level weight  4 time to live of a running job (ms)  5 prefix of job keys
---       6 how many jobs of a level are looked at for the order inside one agent
+--       6 how many jobs of a level are looked at for the order inside one agent  7 prefix of wake streams' keys
 -- Returns nil when nothing is there, else {id, attempt, level, agent, conversation, kind, queue_ms, reserve, body}.
--- Invariant: a job leaves the line and becomes running in one step; one that is cancelled, late or gone is dropped.
+-- Invariant: a job leaves the line and becomes running in one step; one that is cancelled, late or gone is dropped, and
+-- so is one whose API process has died: nobody would read the answer.
 -- Order: level, then arrival; inside the first one's agent and level: main, then subagent, then side.
 -- The records' keys are made from names found in the line, so they cannot be passed in KEYS.
 local time = redis.call('TIME')
@@ -31,8 +32,10 @@ while true do
   local key = ARGV[5] .. id
   redis.call('ZREM', KEYS[1], id)
   local r = redis.call('HMGET', key, 'state', 'deadline_ms', 'level', 'agent', 'conversation', 'kind', 'arrival_ms',
-    'reserve', 'body')
-  if r[1] == 'queued' and tonumber(r[2]) >= now then
+    'reserve', 'body', 'api')
+  if r[1] == 'queued' and redis.call('EXISTS', ARGV[7] .. r[10]) == 0 then
+    redis.call('DEL', key)
+  elseif r[1] == 'queued' and tonumber(r[2]) >= now then
     local attempt = redis.call('HINCRBY', key, 'attempt', 1)
     redis.call('HSET', key, 'state', 'running', 'worker', ARGV[1])
     redis.call('PEXPIRE', key, ARGV[4])

@@ -5,7 +5,7 @@ import pytest
 from infra import keys
 from scheduler import claims, scripts
 from scheduler.contract import Failed
-from tests.integration.scheduler.store import Store, spec
+from tests.integration.scheduler.store import API, Store, spec
 
 pytestmark = pytest.mark.integration
 
@@ -76,6 +76,30 @@ async def test_a_job_between_its_claim_and_its_thread_is_not_given_up(store: Sto
     for _ in range(3):
         assert worker.beat() == {}
     assert store.running() == {job.id: worker.incarnation}
+
+
+async def test_the_jobs_of_a_dead_api_are_given_up(store: Store) -> None:
+    worker = store.worker()
+    runs, waits = spec(0), spec(5)
+    for job in (runs, waits):
+        await store.admit(job)
+    assert worker.claims.claim() is not None
+    store.raw.delete(keys.wake(API))
+    assert worker.beat(runs.id) == {runs.id: "cancelled"}
+    assert worker.claims.claim() is None
+    assert (store.line(), store.state(waits.id)) == ([], None)
+
+
+async def test_an_api_that_says_so_is_alive_though_it_asked_for_nothing_lately(store: Store) -> None:
+    worker = store.worker()
+    job = spec()
+    await store.admit(job)
+    store.raw.delete(keys.wake(API))
+    await store.jobs.announce()
+    claimed = worker.claims.claim()
+    assert claimed is not None
+    assert claimed.id == job.id
+    assert store.lasting() == []
 
 
 async def test_a_lock_is_given_back_only_by_its_owner(store: Store) -> None:
