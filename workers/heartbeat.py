@@ -72,6 +72,8 @@ class Heartbeat:
                     return
             except BrokerDown as error:
                 log.warning("beat_failed", reason=error.message)
+            except Exception:
+                log.exception("beat_failed")  # a worker whose heart stops would be buried alive
 
     def _beat(self) -> bool:
         info = self._serving.info(self._incarnation, self._started_ms).model_copy(update={"pid": os.getpid()})
