@@ -1,0 +1,182 @@
+"""One ticket, one answer: from the claim to the last delta, whatever the engine does."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import pytest
+
+from infra.errors import EngineLost
+from scheduler.claims import Claims
+from scheduler.contract import (
+    ClaimedJob,
+    Delta,
+    Failed,
+    Finished,
+    GenerationRequest,
+    Kind,
+    Started,
+    StopReason,
+    TextDelta,
+    decode_deltas,
+)
+from scheduler.packing import pack
+from scheduler.stream import Append, Flusher
+from workers.llama.client import End, Prompt
+from workers.running import Running
+from workers.serving import Serving
+from workers.slots import SlotTable
+from workers.tasks import Work
+
+pytestmark = pytest.mark.unit
+
+REQUEST = GenerationRequest(model="m", messages=(), max_tokens=100)
+CONTEXT, LIMIT = 1000, 900
+END = End(
+    stop_reason=StopReason.END_TURN,
+    stop_sequence=None,
+    prompt_tokens=10,
+    cached_tokens=4,
+    output_tokens=2,
+    prefill_ms=1,
+    decode_ms=1,
+)
+
+
+class Lines:
+    """A line of jobs; counts the claims."""
+
+    def __init__(self, *bodies: bytes, reserve: bool = False) -> None:
+        self.jobs = [
+            ClaimedJob(f"job-{n}", 1, 5, "me", "c", Kind.MAIN, 7, reserve, body) for n, body in enumerate(bodies)
+        ]
+        self.claims = 0
+
+    def claim(self) -> ClaimedJob | None:
+        self.claims += 1
+        return self.jobs.pop(0) if self.jobs else None
+
+
+class Pen(Append):
+    def __init__(self) -> None:
+        self.written: list[Delta] = []
+        self.finals: list[str] = []
+
+    def __call__(self, job: ClaimedJob, sequence: int, payload: bytes, final: str) -> bool:
+        assert (job.attempt, sequence) == (1, sequence)
+        self.written += decode_deltas(payload)
+        self.finals += [final] if final else []
+        return True
+
+
+class Engine:
+    """A serving worker whose engine says `events`; an exception among them is raised."""
+
+    name = "w1"
+    context_tokens, prompt_limit_tokens, model_hash = CONTEXT, LIMIT, "hash"
+
+    def __init__(self, *events: object, usable: int = 1) -> None:
+        self.slots = SlotTable(1)
+        self.events = events
+        self.usable = usable
+        self.doubts = 0
+
+    def usable_slots(self) -> int:
+        return self.usable
+
+    def engine_bytes(self) -> int:
+        return 5
+
+    def doubt(self) -> None:
+        self.doubts += 1
+
+    @contextmanager
+    def generation(self, request: GenerationRequest, slot: int) -> Iterator[Iterator[object]]:
+        assert (request, slot) == (REQUEST, 0)
+        yield self._said()
+
+    def _said(self) -> Iterator[object]:
+        for event in self.events:
+            if isinstance(event, Exception):
+                raise event
+            yield event
+
+
+def run(engine: Engine, lines: Lines | None = None) -> Pen:
+    pen = Pen()
+    with Flusher(1) as flusher:
+        work = Work(
+            cast(Claims, lines or Lines(pack(REQUEST))), pen, flusher, Running(), cast(Serving, cast(Any, engine))
+        )
+        work.generate("ticket", "me", 5)
+    assert not any(slot.busy for slot in engine.slots.snapshot())
+    return pen
+
+
+def prompt(tokens: int = 10) -> Prompt:
+    return Prompt(total_tokens=tokens, cached_tokens=4)
+
+
+def failed(pen: Pen) -> Failed:
+    last = pen.written[-1]
+    assert isinstance(last, Failed)
+    assert pen.finals == ["failed"]
+    return last
+
+
+def test_an_answer_goes_from_started_to_finished() -> None:
+    engine = Engine(prompt(), TextDelta("a"), TextDelta("b"), END)
+    pen = run(engine)
+    assert pen.written[0] == Started("w1", 0, 1, 7, 10, 4)
+    assert pen.written[1:3] == [TextDelta("a"), TextDelta("b")]
+    assert pen.written[3] == Finished(StopReason.END_TURN, None, 10, 4, 2, 1, 1, "hash", 5)
+    assert pen.finals == ["done"]
+    assert [(slot.conversation, slot.tokens) for slot in engine.slots.snapshot()] == [("c", 12)]
+
+
+def test_a_ticket_for_an_empty_line_does_nothing() -> None:
+    assert run(Engine(prompt(), END), Lines()).written == []
+
+
+def test_a_ticket_that_comes_while_the_engine_is_away_claims_nothing() -> None:
+    lines = Lines(pack(REQUEST))
+    assert run(Engine(prompt(), END, usable=0), lines).written == []
+    assert (lines.claims, len(lines.jobs)) == (0, 1)
+
+
+def test_a_lost_engine_is_doubted_before_the_next_ticket_is_taken() -> None:
+    engine = Engine(prompt(), TextDelta("a"), EngineLost("gone"))
+    assert failed(run(engine)).code == "engine_lost"
+    assert engine.doubts == 1
+
+
+def test_an_engine_that_stops_without_an_end_is_an_error() -> None:
+    assert failed(run(Engine(prompt(), TextDelta("a")))).code == "engine_lost"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "reserve", "code"), [(901, False, "prompt_too_long"), (1001, True, "prompt_too_long")]
+)
+def test_a_prompt_over_its_limit_is_refused_with_both_numbers(tokens: int, reserve: bool, code: str) -> None:
+    pen = run(Engine(prompt(tokens), END), Lines(pack(REQUEST), reserve=reserve))
+    assert failed(pen).code == code
+    assert str(tokens) in failed(pen).message
+    assert failed(pen).prompt_tokens == tokens
+
+
+def test_a_compaction_request_may_use_the_reserve() -> None:
+    assert run(Engine(prompt(901), END), Lines(pack(REQUEST), reserve=True)).finals == ["done"]
+
+
+def test_a_prompt_that_leaves_no_room_to_write_in_is_refused() -> None:
+    pen = run(Engine(prompt(990), END), Lines(pack(REQUEST), reserve=True))
+    assert failed(pen).code == "no_room_for_output"
+
+
+@pytest.mark.parametrize("body", [b"", b"not packed"])
+def test_a_body_that_cannot_be_read_ends_the_job_and_not_the_worker(body: bytes) -> None:
+    assert failed(run(Engine(prompt(), END), Lines(body))).code == "internal"
+
+
+def test_an_unexpected_error_shows_nothing_of_itself() -> None:
+    assert "secret" not in failed(run(Engine(prompt(), KeyError("secret")))).message
