@@ -6,6 +6,7 @@ from contextlib import closing
 from http.client import HTTPResponse
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.acceptance.conftest import StartCluster, running
@@ -225,3 +226,37 @@ def test_a_stopped_api_lets_running_answers_end_and_refuses_those_that_wait(star
     in_order(events)
     assert text_of(events).endswith("w59 w60")
     assert cluster.apis[0].wait() == 0
+
+
+# --- many ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_hundred_streams_opened_and_dropped_leave_nothing(start_cluster: StartCluster) -> None:
+    cluster = start_cluster(workers=2, slots=4)
+    api, workers = psutil.Process(cluster.apis[0].pid), [psutil.Process(w.pid) for w in cluster.workers.values()]
+    drop_streams(cluster, 100)  # pools of connections and threads have their full size now
+    before = resources(api, *workers)
+    drop_streams(cluster, 100)
+    wait_for(
+        lambda: not above(resources(api, *workers), before), f"connections and threads back to {before}", timeout_s=30
+    )
+    assert cluster.messages("say 3 words").status_code == 200
+
+
+def drop_streams(cluster: Cluster, count: int) -> None:
+    """Open streams of as many agents at once, hang up at once, and wait until everything is given back."""
+    request = body(user("say 500 words at 100 tokens/s"), max_tokens=500, stream=True)
+    streams = [sent(cluster, request, {"x-agent-id": f"agent-{number}"}) for number in range(count)]
+    wait_for(lambda: running_jobs(cluster) > 0, "some to run")
+    for connection in streams:
+        connection.close()
+    wait_for(lambda: running_jobs(cluster) == 0 and nothing_left(cluster), "everything to be given back", timeout_s=30)
+
+
+def resources(*processes: psutil.Process) -> list[int]:
+    """Open connections, then threads, of all."""
+    return [sum(len(p.net_connections()) for p in processes), sum(p.num_threads() for p in processes)]
+
+
+def above(now: list[int], before: list[int]) -> bool:
+    return any(a > b for a, b in zip(now, before, strict=True))
