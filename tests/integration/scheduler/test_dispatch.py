@@ -1,0 +1,134 @@
+"""The life of a job as its API process sees it: whatever ends the block, the job is given back."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from infra.celery_app import build
+from infra.config import Settings
+from infra.errors import BrokerDown, NoWorker
+from infra.redis_client import READ_TIMEOUT_S, async_client
+from scheduler import dispatch
+from scheduler.contract import Failed, TextDelta, encode_deltas
+from scheduler.dispatch import Dispatcher
+from scheduler.follow import Follower
+from scheduler.membership import Membership
+from scheduler.queue import Tickets
+from tests.doubles.broker import Broker
+from tests.integration.scheduler.store import API, Store, spec
+
+pytestmark = pytest.mark.integration
+
+WAIT_S = 20
+LAST = Failed("engine_lost", "gone")
+
+
+@asynccontextmanager
+async def dispatching(store: Store) -> AsyncIterator[Dispatcher]:
+    """A dispatcher that has seen the store's workers."""
+    reader = async_client(store.url, connections=1, timeout_s=READ_TIMEOUT_S)
+    follower, membership = Follower(reader, API), Membership(store.redis)
+    tickets = Tickets(build(Settings(redis_url=store.url)))
+    membership.view, membership.fresh = await membership.read(), True
+    reading = asyncio.create_task(follower.run())
+    try:
+        yield Dispatcher(membership, store.jobs, tickets, follower, 1.25)
+    finally:
+        reading.cancel()
+        await asyncio.wait([reading])
+        tickets.close()
+        await reader.aclose()
+
+
+async def until_gone(store: Store, job_id: str) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while await store.jobs.known(job_id):  # noqa: ASYNC110  # only the broker can show it
+            await asyncio.sleep(0)
+
+
+async def test_a_job_is_served_and_then_forgotten(store: Store) -> None:
+    worker = store.worker()
+    job = spec()
+    async with dispatching(store) as dispatcher, dispatcher.submit(job) as placed:
+        assert (placed.worker, sum(store.tickets())) == ("w1", 1)
+        claimed = worker.claims.claim()
+        assert claimed is not None
+        worker.append(claimed, 1, encode_deltas([TextDelta("a")]), "")
+        worker.append(claimed, 2, encode_deltas([LAST]), "failed")
+        found = await placed.next(WAIT_S)
+        while placed.last is None:
+            found += await placed.next(WAIT_S)
+        assert found == [TextDelta("a"), LAST]
+    assert not await store.jobs.known(job.id)
+    assert store.written(job.id) == []
+
+
+async def test_leaving_early_gives_the_place_and_the_ticket_back(store: Store) -> None:
+    store.worker()
+    job = spec()
+    async with dispatching(store) as dispatcher:
+        with pytest.raises(KeyError):
+            async with dispatcher.submit(job):
+                raise KeyError
+    assert (store.line(), sum(store.tickets()), store.state(job.id)) == ([], 0, None)
+
+
+async def test_a_refused_job_is_not_followed(store: Store) -> None:
+    async with dispatching(store) as dispatcher:
+        with pytest.raises(NoWorker, match="start one"):
+            async with dispatcher.submit(spec()):
+                pass
+
+
+async def test_an_admission_cut_in_the_middle_leaves_no_job(store: Store) -> None:
+    """Wherever the asking task is cancelled."""
+    store.worker()
+    async with dispatching(store) as dispatcher:
+
+        async def ask() -> None:
+            async with dispatcher.submit(spec()):
+                await asyncio.Event().wait()
+
+        for steps in range(0, 60, 3):
+            task = asyncio.create_task(ask())
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            while not task.done():
+                task.cancel()
+                await asyncio.wait([task], timeout=0.1)
+        async with asyncio.timeout(WAIT_S):
+            while store.line() or store.raw.keys("corral:job:*"):  # noqa: ASYNC110  # only the broker can show it
+                await asyncio.sleep(0)
+
+
+async def test_a_job_left_while_the_broker_was_away_is_given_back_when_it_is_back(
+    own_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatch, "GIVE_BACK_S", 0.05)
+    store = Store(own_broker.url, own_broker.client)
+    store.worker()
+    job = spec()
+    async with dispatching(store) as dispatcher:
+        async with dispatcher.submit(job) as placed:
+            own_broker.freeze()
+            assert not await placed.vanished()
+        own_broker.thaw()
+        await until_gone(store, job.id)
+        assert store.line() == []
+    await store.close()
+
+
+async def test_a_broker_that_stays_away_is_said_to_be(own_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dispatch, "BROKER_PATIENCE_S", 0)
+    store = Store(own_broker.url, own_broker.client)
+    store.worker()
+    async with dispatching(store) as dispatcher, dispatcher.submit(spec()) as placed:
+        own_broker.freeze()
+        with pytest.raises(BrokerDown):
+            await placed.vanished()
+        own_broker.thaw()
+    with contextlib.suppress(BrokerDown):
+        await store.close()
