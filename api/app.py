@@ -13,6 +13,7 @@ import uuid
 from collections.abc import AsyncIterator
 from http import HTTPStatus
 from types import FrameType
+from typing import Protocol
 
 import structlog
 import uvicorn
@@ -45,6 +46,7 @@ from scheduler.recovery import Recovery
 
 log = structlog.get_logger(__name__)
 GC_THRESHOLD = 50_000
+RESTART_S = 1.0
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -82,7 +84,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         dispatcher=Dispatcher(membership, jobs, tickets, follower, settings.load_bound),
         counts=Counts(redis, follower, api),
     )
-    tasks = [asyncio.create_task(part.run()) for part in (membership, follower, recovery)]
+    tasks = [asyncio.create_task(_keep_running(part)) for part in (membership, follower, recovery)]
     try:
         yield
     finally:
@@ -90,6 +92,22 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         tickets.close()
         await redis.aclose()
         await reader.aclose()
+
+
+class Part(Protocol):
+    """Something that runs beside the requests until it is cancelled."""
+
+    async def run(self) -> None: ...
+
+
+async def _keep_running(part: Part) -> None:
+    """Run `part`; should it end with an error it never expected, say so and start it again: without it all hangs."""
+    while True:
+        try:
+            return await part.run()
+        except Exception:
+            log.exception("background_part_failed", background=type(part).__name__)
+            await asyncio.sleep(RESTART_S)
 
 
 async def _on_error(request: Request, error: Exception) -> Response:
