@@ -66,8 +66,7 @@ class NoRoomForOutput(BadRequest):
 
     def __init__(self, prompt_tokens: int, output_tokens: int, maximum_tokens: int) -> None:
         super().__init__(
-            f"input length and `max_tokens` exceed context limit: "
-            f"{prompt_tokens} + {output_tokens} > {maximum_tokens}"
+            f"input length and `max_tokens` exceed context limit: {prompt_tokens} + {output_tokens} > {maximum_tokens}"
         )
 
 
