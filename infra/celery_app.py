@@ -47,4 +47,3 @@ def build(settings: config.Settings) -> Celery:
         task_send_sent_event=False,
     )
     return app
-
