@@ -3,37 +3,38 @@
 Owns: the two consoles, the words of numbers (sizes, counts), the one line of an error.
 Never: decides what is said.
 
-Rich leaves colours and control codes out by itself when the stream is no terminal or NO_COLOR is set.
+Rich leaves colours and control codes out by itself when the stream is no terminal or NO_COLOR is set. Its markup and
+emoji codes are off everywhere: agents, workers and engines name themselves, and `[/x]` is a name like any other.
 """
 
 from rich.console import Console, RenderableType
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 PLAIN_WIDTH = 200  # off a terminal nobody wraps by hand: a cell must not be cut there
 
-out = Console(highlight=False, soft_wrap=True)
-err = Console(highlight=False, soft_wrap=True, stderr=True)
+out = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
+err = Console(highlight=False, markup=False, emoji=False, soft_wrap=True, stderr=True)
 
 
 def say(text: str, style: str | None = None) -> None:
-    """One line to standard output; never wrapped, no markup read in it."""
-    out.print(escape(text), style=style)
+    """One line to standard output; never wrapped."""
+    out.print(text, style=style)
 
 
 def prose(text: str, style: str | None = None) -> None:
     """One line to standard output, broken between words where a terminal is too narrow for it."""
-    out.print(escape(text), style=style, soft_wrap=not out.is_terminal)
+    out.print(text, style=style, soft_wrap=not out.is_terminal)
 
 
 def warn(text: str) -> None:
     """One line to standard error that begins with `warning:`."""
-    err.print(f"[bold yellow]warning:[/] {escape(text)}", soft_wrap=not err.is_terminal)
+    _complain("warning:", "bold yellow", text)
 
 
 def fail(text: str) -> None:
     """One line to standard error that begins with `error:`."""
-    err.print(f"[bold red]error:[/] {escape(' '.join(text.split()))}", soft_wrap=not err.is_terminal)
+    _complain("error:", "bold red", " ".join(text.split()))
 
 
 def show(renderable: RenderableType) -> None:
@@ -41,7 +42,8 @@ def show(renderable: RenderableType) -> None:
     if out.is_terminal:
         out.print(renderable, soft_wrap=False)
     else:
-        Console(width=PLAIN_WIDTH, highlight=False, no_color=True).print(renderable, soft_wrap=False)
+        plain = Console(width=PLAIN_WIDTH, highlight=False, markup=False, emoji=False, no_color=True)
+        plain.print(renderable, soft_wrap=False)
 
 
 def grid(*headings: str, right: tuple[str, ...] = ()) -> Table:
@@ -56,3 +58,7 @@ def size(number_of_bytes: float) -> str:
     """Bytes in the unit a person would use: `512 MiB`, `23.4 GiB`."""
     gib = number_of_bytes / 2**30
     return f"{gib:.1f} GiB" if gib >= 1 else f"{number_of_bytes / 2**20:.0f} MiB"
+
+
+def _complain(word: str, style: str, text: str) -> None:
+    err.print(Text.assemble((word, style), " ", text), soft_wrap=not err.is_terminal)

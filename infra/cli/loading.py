@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Collection
 from contextlib import nullcontext
 
+from rich.text import Text
+
 from infra.cli import console
 from infra.cli.gateway import Gateway, Status, Worker
 from infra.cli.signals import Signals
@@ -38,7 +40,7 @@ def wait_until_ready(
                 raise StartError("start", f"not ready after {limit_s:.0f} s: {describe(status, names)}")
             text = f"{describe(status, names)} ({now - began:.0f} s)"
             if spinner is not None:
-                spinner.update(text)
+                spinner.update(Text(text))
             elif now >= next_line:
                 console.say(text)
                 next_line = now + LINE_EVERY_S
