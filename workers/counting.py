@@ -5,12 +5,10 @@ Never: generates.
 """
 
 import threading
-import zlib
 
 import structlog
-from pydantic import ValidationError
 
-from infra.errors import BrokerDown, CorralError, EngineRefused
+from infra.errors import BrokerDown, EngineRefused
 from scheduler.answering import CountRequest, CountRequests
 from scheduler.contract import CountReply
 from scheduler.packing import unpack
@@ -21,7 +19,10 @@ RETRY_S = 0.5
 
 
 def count_forever(requests: CountRequests, serving: Serving, stopping: threading.Event) -> None:
-    """Answer count requests until `stopping`; while the engine is not ready they are left to other workers."""
+    """Answer count requests until `stopping`; while the engine is not ready they are left to other workers.
+
+    No request and no error ends it: a worker has two such threads, and nobody starts them again.
+    """
     while not stopping.is_set():
         if not serving.usable_slots():
             stopping.wait(RETRY_S)
@@ -33,6 +34,9 @@ def count_forever(requests: CountRequests, serving: Serving, stopping: threading
         except BrokerDown as error:
             log.warning("counting_waits", reason=error.message)
             stopping.wait(RETRY_S)
+        except Exception as error:
+            log.warning("counting_waits", reason=type(error).__name__)
+            stopping.wait(RETRY_S)
 
 
 def _reply(request: CountRequest, serving: Serving) -> CountReply | None:
@@ -41,6 +45,7 @@ def _reply(request: CountRequest, serving: Serving) -> CountReply | None:
         return CountReply(tokens=serving.count(unpack(request.body)))
     except EngineRefused as error:
         return CountReply(error=error.message)
-    except (CorralError, ValidationError, zlib.error) as error:
-        log.warning("not_counted", reason=str(error)[:200])
+    # One request, whatever it holds, costs its own count only.
+    except Exception as error:
+        log.warning("not_counted", error=type(error).__name__)
         return None

@@ -169,8 +169,9 @@ def _add_string(schema: Mapping[str, Any], cleaned: Schema) -> None:
     if isinstance(pattern, str) and len(pattern) <= MAX_REPETITIONS and SAFE_PATTERN.fullmatch(pattern):
         cleaned["pattern"] = pattern
         return
-    if schema.get("format") in FORMATS:
-        cleaned["format"] = schema["format"]
+    form = schema.get("format")
+    if isinstance(form, str) and form in FORMATS:
+        cleaned["format"] = form
         return
     _add_bounds(schema, cleaned, "minLength", "maxLength", MAX_REPETITIONS)
 

@@ -27,7 +27,7 @@ leaves = st.fixed_dictionaries(
         "const": scalars | st.just({"$ref": "x"}),
         "default": scalars | st.just([1]),
         "pattern": st.sampled_from(["^a+$", "x", "^\\d$", 5]),
-        "format": st.sampled_from(["date", "uri", 5]),
+        "format": st.sampled_from(["date", "uri", 5, [], {}]),
         "minimum": scalars,
         "maximum": scalars,
         "minLength": scalars,
@@ -84,6 +84,19 @@ def test_any_schema_becomes_an_object_made_of_known_keywords(schema: Any) -> Non
         assert set(part) <= KEYWORDS
         assert {"type", "enum", "const", "anyOf"} & set(part)
         assert set(part.get("required", ())) <= set(part.get("properties", ()))
+
+
+WRONG_VALUES = [None, True, 5, -1.5, "", "x", [], {}, [[]], [{}], [5], {"a": []}, {"a": {"b": [{}]}}, ["string", {}]]
+EVERY_KEYWORD = sorted({*KEYWORDS, "oneOf", "allOf", "patternProperties", "$ref", "$defs", "definitions", "not"})
+
+
+@pytest.mark.parametrize("keyword", EVERY_KEYWORD)
+@pytest.mark.parametrize("of_type", [{}, {"type": "string"}, {"type": "integer"}, {"type": "array", "items": {}}])
+def test_a_keyword_may_hold_anything_wrong(keyword: str, of_type: dict[str, Any]) -> None:
+    for wrong in WRONG_VALUES:
+        schema = {**of_type, keyword: wrong}
+        for safe in (safe_schema(schema), safe_schema({"properties": {"a": schema}}), safe_schema({"allOf": [schema]})):
+            assert safe_schema(safe) == safe
 
 
 @given(schemas)
