@@ -31,9 +31,10 @@ from api.errors import reply_for
 from api.house import House
 from api.messages import JsonResponse
 from infra import config
-from infra.celery_app import LOOPBACK, build
+from infra.celery_app import build
 from infra.config import Settings
 from infra.errors import Cancelled, ConfigError, CorralError, NotFound, StartError
+from infra.network import is_loopback
 from infra.observability import logs
 from infra.redis_client import READ_TIMEOUT_S, async_client, checked
 from scheduler.counts import Counts
@@ -52,7 +53,7 @@ RESTART_S = 1.0
 def create_app(settings: Settings) -> FastAPI:
     """The gateway. Raises ConfigError for an open address without keys."""
     keys = config.api_keys(settings)
-    if settings.host not in LOOPBACK and not keys:
+    if not is_loopback(settings.host) and not keys:
         raise ConfigError(f"CORRAL_API_KEYS: needed as name:key to listen on {settings.host}; loopback needs none")
     app = FastAPI(title="Corral", lifespan=_lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.state.settings, app.state.keys = settings, keys

@@ -11,8 +11,6 @@ from celery import Celery
 from infra import config, keys
 from infra.redis_client import checked
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
-
 
 def build(settings: config.Settings) -> Celery:
     """A Celery application on `settings.redis_url`. Raises ConfigError when that is missing."""

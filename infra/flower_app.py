@@ -10,9 +10,10 @@ from typing import Any
 from flower.views import BaseHandler
 
 from infra import config, keys
-from infra.celery_app import LOOPBACK, build
+from infra.celery_app import build
 from infra.config import Settings
 from infra.errors import BrokerDown, ConfigError, CorralError
+from infra.network import is_loopback
 from infra.redis_client import broker_errors, sync_client
 
 MOST_TASKS = 2000
@@ -21,7 +22,7 @@ MOST_TASKS = 2000
 def run(settings: Settings) -> None:
     """Serve until a signal comes. Raises ConfigError for an open address without a password."""
     password = settings.flower_password.get_secret_value()
-    if settings.flower_host not in LOOPBACK and not password:
+    if not is_loopback(settings.flower_host) and not password:
         raise ConfigError("CORRAL_FLOWER_PASSWORD: needed as user:password when Flower listens beyond loopback")
     if password and ":" not in password:
         raise ConfigError("CORRAL_FLOWER_PASSWORD: must be of the form user:password")

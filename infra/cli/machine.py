@@ -1,4 +1,4 @@
-"""What this machine has: cards, cores, memory, free ports.
+"""What this machine has: cards, cores, memory, who listens on a port.
 
 Owns: asking the vendor's tools and the operating system.
 Never: decides what to do with it.
@@ -7,9 +7,7 @@ Never: decides what to do with it.
 import os
 import re
 import shutil
-import socket
 import subprocess
-from contextlib import closing
 
 import psutil
 
@@ -56,14 +54,6 @@ def output_of(tool: str, *arguments: str) -> str:
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return (done.stdout + done.stderr).decode(errors="replace")
-
-
-def free_port(host: str = "127.0.0.1") -> int:
-    """A port nobody listens on at this moment."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with closing(socket.socket(family, socket.SOCK_STREAM)) as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
 
 
 def listener_of(port: int) -> str:

@@ -20,6 +20,7 @@ from infra.cli import broker as valkey
 from infra.cli import checks, console, lock, options
 from infra.config import PREFIX, Settings
 from infra.errors import ConfigError
+from infra.network import is_loopback
 from infra.redis_client import checked
 
 API = (sys.executable, "-m", "api.app")
@@ -122,7 +123,7 @@ def broker(
     data_dir: options.DataDir = None,
 ) -> None:
     """Run the broker alone, in the foreground, for workers on several machines."""
-    if not checks.is_loopback(host) and not password:
+    if not is_loopback(host) and not password:
         raise ConfigError(
             f"--host {host}: other machines could use the broker without a password; "
             "set CORRAL_BROKER_PASSWORD (openssl rand -hex 16), or keep to 127.0.0.1"

@@ -17,6 +17,7 @@ from infra.cli.signals import Signals, StopAskedError
 from infra.cli.supervise import House, Part, Stage
 from infra.config import Loaded, Settings
 from infra.errors import CorralError
+from infra.network import free_port
 
 START_MARGIN_S = 30.0  # on top of the engine's own limit
 STOP_MARGIN_S = 5.0  # a part needs a moment after its last answer
@@ -153,7 +154,7 @@ def _start_broker(house: House, settings: Settings, signals: Signals) -> str:
     """Start a broker of our own on loopback; its address, with a password made for this run."""
     folder = settings.data_dir / "broker"
     lock.take(folder / "lock", "broker", "stop that `corral broker`, or point CORRAL_REDIS_URL at it")
-    port, password = machine.free_port(), secrets.token_urlsafe(24)
+    port, password = free_port(), secrets.token_urlsafe(24)
     command = broker.command(folder, "127.0.0.1", port, password)
     part = Part("broker", Stage.BROKER, command, parts.environment(settings), _log(settings, "broker"))
     house.start(part)

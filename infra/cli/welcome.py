@@ -6,9 +6,10 @@ Never: a key or password; those are the user's to know.
 
 import socket
 
-from infra.cli import checks, console, gateway
+from infra.cli import console, gateway
 from infra.cli.gateway import Status
 from infra.config import Settings
+from infra.network import is_loopback
 
 COMFORTABLE_TOKENS = 40_000  # Claude Code's first request alone is about 30,000
 DEMO_WORDS = (
@@ -23,7 +24,7 @@ def tell(settings: Settings, status: Status, *, flower: bool, short_url: bool) -
     console.say("")
     console.say("Corral is ready.", style="bold green")
     console.say(f"  API     {url}")
-    if not checks.is_loopback(settings.host):
+    if not is_loopback(settings.host):
         console.say(f"          http://{socket.getfqdn()}:{settings.port} from other machines")
     if flower:
         console.say(f"  Flower  http://{settings.flower_host}:{settings.flower_port}")

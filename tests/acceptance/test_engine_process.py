@@ -16,10 +16,11 @@ import pytest
 from infra import guard
 from infra.config import Settings
 from infra.errors import StartError
+from infra.network import free_port
 from workers.llama import command
 from workers.llama.command import choose_engine
 from workers.llama.model import ModelProfile, profile, resolve
-from workers.llama.probe import Health, Probe, free_port
+from workers.llama.probe import Health, Probe
 from workers.llama.process import EngineProcess, EngineState
 
 pytestmark = pytest.mark.acceptance

@@ -1,10 +1,9 @@
 """Asks a running engine how it is.
 
-Owns: its health and its properties, as its own HTTP routes give them; a port to put it on.
+Owns: its health and its properties, as its own HTTP routes give them.
 Never: sends it work, decides what follows from an answer.
 """
 
-import socket
 from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
@@ -12,7 +11,8 @@ from typing import Any, Self
 
 import httpx
 
-LOOPBACK = "127.0.0.1"
+from infra.network import LOOPBACK
+
 TIMEOUT_S = 2.0
 
 
@@ -87,10 +87,3 @@ def read_props(answer: dict[str, Any]) -> EngineProps:
         build=str(answer.get("build_info", "")),
         chat_template=str(answer.get("chat_template", "")),
     )
-
-
-def free_port() -> int:
-    """A port of the loopback address that is free at this moment."""
-    with socket.socket() as probe:
-        probe.bind((LOOPBACK, 0))
-        return int(probe.getsockname()[1])

@@ -1,12 +1,9 @@
 """What is asked of a running engine, and what its answers mean."""
 
-import socket
-
 import httpx
 import pytest
 
-from workers.llama import probe
-from workers.llama.probe import EngineProps, Health, NotOursError, Probe, free_port, read_props
+from workers.llama.probe import EngineProps, Health, NotOursError, Probe, read_props
 
 pytestmark = pytest.mark.unit
 
@@ -73,8 +70,3 @@ def test_a_server_that_does_not_know_our_key_is_not_ours(
 
 def test_an_older_engine_says_less() -> None:
     assert read_props(PROPS) == EngineProps(2, 4096, False, "/m.gguf", "", "")
-
-
-def test_a_free_port_can_be_taken() -> None:
-    with socket.socket() as server:
-        server.bind((probe.LOOPBACK, free_port()))

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from infra.config import Settings
 from infra.errors import ConfigError, StartError
+from infra.network import free_port
 from workers.llama import probe, process
 from workers.llama.command import Engine
 from workers.llama.model import ModelProfile
@@ -189,7 +190,7 @@ def test_a_taken_port_is_changed_for_another(
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
-        ports = iter([other.getsockname()[1], probe.free_port()])
+        ports = iter([other.getsockname()[1], free_port()])
         monkeypatch.setattr(process, "free_port", lambda: next(ports))
         engine = make()
         engine.start()
