@@ -20,15 +20,15 @@ def drain_when_told(
     serving: Serving, running: Running, drain_s: float, announce: Callable[[], None]
 ) -> threading.Thread:
     """A started thread that waits for `serving.draining`, then for running answers, at most `drain_s`, then stops
-    them; their clients get a proper error."""
+    them and any that still begin; their clients get a proper error."""
 
     def wait() -> None:
         serving.draining.wait()
         announce()
         log.info("draining", worker=serving.name, running=len(running.jobs()), limit_s=drain_s)
-        if not running.wait_idle(drain_s):
-            running.stop_all()
-            running.wait_idle(LAST_WORDS_S)
+        running.wait_idle(drain_s)
+        running.stop_all()
+        running.wait_idle(LAST_WORDS_S)
 
     thread = threading.Thread(target=wait, name="drain", daemon=True)
     thread.start()

@@ -31,8 +31,21 @@ class Running:
         self._lock = threading.Lock()
         self._jobs: dict[str, Stoppable | None] = {}
         self._cancelled: set[str] = set()
+        self._tasks = 0
         self._idle = threading.Condition(self._lock)
         self._stopped = False
+
+    @contextmanager
+    def task(self) -> Iterator[None]:
+        """A ticket is in work inside the block, though its job is not known yet: the worker is not idle."""
+        with self._lock:
+            self._tasks += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._tasks -= 1
+                self._idle.notify_all()
 
     @contextmanager
     def job(self, job_id: str) -> Iterator[None]:
@@ -84,9 +97,9 @@ class Running:
             self.cancel(job_id)
 
     def wait_idle(self, timeout_s: float) -> bool:
-        """Wait until nothing runs; False when something still does after `timeout_s`."""
+        """Wait until nothing runs and no ticket is in work; False when that is not so after `timeout_s`."""
         with self._lock:
-            return self._idle.wait_for(lambda: not self._jobs, timeout_s)
+            return self._idle.wait_for(lambda: not self._jobs and not self._tasks, timeout_s)
 
 
 def hear_cancellations(claims: Claims, running: Running, stopping: threading.Event) -> None:

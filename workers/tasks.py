@@ -33,6 +33,10 @@ class Work:
 
     def generate(self, job_id: str, *_: object) -> None:
         """Take the best job of the line and answer it. The ticket's arguments only say which job caused it."""
+        with self._running.task():
+            self._generate(job_id)
+
+    def _generate(self, job_id: str) -> None:
         stages.begin()
         stages.mark("picked_up")
         if not self._serving.usable_slots():

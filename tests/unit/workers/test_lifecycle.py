@@ -51,3 +51,29 @@ def test_an_answer_longer_than_the_limit_is_stopped() -> None:
         assert generation.cancelled.wait(WAIT_S)
     thread.join(WAIT_S)
     assert not thread.is_alive()
+
+
+def test_a_ticket_taken_before_the_drain_is_waited_for_and_its_job_limited() -> None:
+    """Between the ticket and its job nothing runs yet; the drain must not take that for its end."""
+    serving, running, announced = Draining(), Running(), threading.Event()
+    thread = drain_when_told(cast(Serving, serving), running, 0.001, announced.set)
+    generation = Generation()
+    with running.task():
+        serving.draining.set()
+        assert announced.wait(WAIT_S)
+        with running.job("late"):
+            running.attach("late", generation)
+            assert generation.cancelled.wait(WAIT_S)
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+
+
+def test_an_answer_that_begins_after_the_drain_is_stopped_at_once() -> None:
+    serving, running, generation = Draining(), Running(), Generation()
+    thread = drain_when_told(cast(Serving, serving), running, WAIT_S, lambda: None)
+    serving.draining.set()
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+    with running.job("late"):
+        running.attach("late", generation)
+        assert generation.cancelled.is_set()

@@ -180,3 +180,18 @@ def test_a_body_that_cannot_be_read_ends_the_job_and_not_the_worker(body: bytes)
 
 def test_an_unexpected_error_shows_nothing_of_itself() -> None:
     assert "secret" not in failed(run(Engine(prompt(), KeyError("secret")))).message
+
+
+def test_a_ticket_counts_as_work_from_before_its_claim() -> None:
+    running, seen = Running(), list[bool]()
+
+    class Watching(Lines):
+        def claim(self) -> ClaimedJob | None:
+            seen.append(running.wait_idle(0))
+            return super().claim()
+
+    with Flusher(1) as flusher:
+        work = Work(cast(Claims, Watching()), Pen(), flusher, running, cast(Serving, cast(Any, Engine())))
+        work.generate("ticket", "me", 5)
+    assert seen == [False]
+    assert running.wait_idle(0)
