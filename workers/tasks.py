@@ -4,9 +4,12 @@ Owns: the straight line from a claimed job to its last delta.
 Never: Celery's settings, the engine's life, the order of jobs.
 """
 
+import traceback
+from pathlib import Path
+
 import structlog
 
-from infra.errors import Cancelled, EngineLost, Fenced, NoRoomForOutput, PromptTooLong
+from infra.errors import Cancelled, CorralError, EngineLost, EngineRefused, Fenced, NoRoomForOutput, PromptTooLong
 from infra.observability import stages
 from scheduler.claims import Claims
 from scheduler.contract import ClaimedJob, Finished, GenerationRequest, Started
@@ -19,6 +22,7 @@ from workers.slots import Slot
 
 log = structlog.get_logger(__name__)
 LEAST_OUTPUT_TOKENS = 16  # with less room than this an answer is of no use
+SHOWN_FRAMES = 5
 
 
 class Work:
@@ -56,7 +60,7 @@ class Work:
         except Exception as error:
             if isinstance(error, EngineLost):
                 self._serving.doubt()
-            bound.warning("job_failed", error=type(error).__name__, reason=str(error)[:300])
+            bound.warning("job_failed", error=type(error).__name__, reason=_reason(error))
         finally:
             stages.end(job.id)
 
@@ -113,3 +117,16 @@ class Work:
             model_hash=self._serving.model_hash,
             engine_bytes=self._serving.engine_bytes(),
         )
+
+
+def _reason(error: Exception) -> str:
+    """Why a job failed, as a log may have it: in words of ours.
+
+    An engine's refusal and another library's error may quote the prompt; of these only status and place are told.
+    """
+    if isinstance(error, EngineRefused):
+        return f"HTTP status {error.status}"
+    if isinstance(error, CorralError):
+        return error.message
+    frames = traceback.extract_tb(error.__traceback__)[-SHOWN_FRAMES:]
+    return " > ".join(f"{Path(frame.filename).name}:{frame.lineno} {frame.name}" for frame in frames)

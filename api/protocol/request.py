@@ -22,7 +22,7 @@ class Call(BaseModel):
     another name than the one it asked for from its history (tried with 2.1.197), and the cache is lost with it.
     """
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
 
     request: GenerationRequest
     identity: Identity

@@ -33,7 +33,7 @@ MAX_MESSAGES = 100_000
 class Lenient(BaseModel):
     """A part of a client's body: unknown fields are ignored."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True)
 
 
 def _clamped(value: Any) -> Any:
@@ -152,7 +152,7 @@ ServerBlockType = Literal[
 class ServerBlock(BaseModel):
     """A trace of something that ran at another provider; kept whole, told to the model as text."""
 
-    model_config = ConfigDict(frozen=True, extra="allow")
+    model_config = ConfigDict(frozen=True, extra="allow", hide_input_in_errors=True)
 
     type: ServerBlockType
 

@@ -8,6 +8,9 @@ LEVELS = range(10)
 
 
 class Frozen(BaseModel):
-    """An immutable value; unknown fields are refused, so two versions that differ are noticed at once."""
+    """An immutable value; unknown fields are refused, so two versions that differ are noticed at once.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    Its errors name the field and never show the value: they may end in a log, and the value may be a prompt.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)

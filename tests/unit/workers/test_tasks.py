@@ -1,12 +1,14 @@
 """One ticket, one answer: from the claim to the last delta, whatever the engine does."""
 
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
 import pytest
+import structlog
 
-from infra.errors import EngineLost
+from infra.errors import EngineLost, EngineRefused
 from scheduler.claims import Claims
 from scheduler.contract import (
     ClaimedJob,
@@ -180,6 +182,41 @@ def test_a_body_that_cannot_be_read_ends_the_job_and_not_the_worker(body: bytes)
 
 def test_an_unexpected_error_shows_nothing_of_itself() -> None:
     assert "secret" not in failed(run(Engine(prompt(), KeyError("secret")))).message
+
+
+def refused() -> EngineRefused:
+    return EngineRefused("the engine refused: secret", status=400)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (KeyError("secret"), "_said"),
+        (ValueError("secret"), "_said"),
+        (EngineLost("the connection to the engine broke"), "the connection to the engine broke"),
+        (refused(), "400"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_the_log_line_of_a_failed_job_names_the_cause_in_our_words_only(error: Exception, told: str) -> None:
+    with structlog.testing.capture_logs() as logged:
+        run(Engine(prompt(), error))
+    (line,) = [line for line in logged if line["event"] == "job_failed"]
+    assert line["error"] == type(error).__name__
+    assert told in line["reason"]
+    assert "secret" not in str(logged)
+
+
+def test_the_log_line_of_a_body_of_another_form_holds_none_of_it() -> None:
+    body = zlib.compress(b'{"model": "m", "max_tokens": "secret", "messages": [{"role": "secret"}]}')
+    with structlog.testing.capture_logs() as logged:
+        assert failed(run(Engine(prompt(), END), Lines(body))).code == "internal"
+    assert [line["error"] for line in logged if line["event"] == "job_failed"] == ["ValidationError"]
+    assert "secret" not in str(logged)
+
+
+def test_an_engine_s_refusal_reaches_the_client_in_the_engine_s_words() -> None:
+    assert failed(run(Engine(refused()))).message == "the engine refused: secret"
 
 
 def test_a_ticket_counts_as_work_from_before_its_claim() -> None:

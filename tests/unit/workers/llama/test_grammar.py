@@ -86,7 +86,22 @@ def test_any_schema_becomes_an_object_made_of_known_keywords(schema: Any) -> Non
         assert set(part.get("required", ())) <= set(part.get("properties", ()))
 
 
-WRONG_VALUES = [None, True, 5, -1.5, "", "x", [], {}, [[]], [{}], [5], {"a": []}, {"a": {"b": [{}]}}, ["string", {}]]
+WRONG_VALUES: list[Any] = [
+    None,
+    True,
+    5,
+    -1.5,
+    "",
+    "x",
+    [],
+    {},
+    [[]],
+    [{}],
+    [5],
+    {"a": []},
+    {"a": {"b": [{}]}},
+    ["string", {}],
+]
 EVERY_KEYWORD = sorted({*KEYWORDS, "oneOf", "allOf", "patternProperties", "$ref", "$defs", "definitions", "not"})
 
 
