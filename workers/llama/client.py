@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import httpx
 import orjson
 
-from infra.errors import EngineTimeout
+from infra.errors import EngineLost, EngineTimeout
 from workers.llama.generation import Deadlines, Generation, lost, translated
 from workers.llama.parse import AnswerRules, End, Prompt
 
@@ -50,17 +50,25 @@ class EngineClient:
     def count(self, body: dict[str, Any]) -> int:
         """Tokens of the prompt that this chat body renders to, exact, even when it exceeds the window.
 
-        Raises EngineLost (also while the model loads), EngineTimeout or EngineRefused.
+        Raises EngineLost (also while the model loads, and once this client was closed), EngineTimeout or EngineRefused.
         """
         try:
             response = self._control.post(COUNT_PATH, content=orjson.dumps(body))
         except httpx.TimeoutException:
             raise EngineTimeout("the engine did not count the prompt in time") from None
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, RuntimeError) as error:  # RuntimeError: another thread closed this client
             raise lost(error) from None
         if response.status_code != http.client.OK:
             raise translated(response.status_code, response.content)
-        return int(orjson.loads(response.content)["input_tokens"])
+        return _counted(response.content)
 
     def close(self) -> None:
+        """From any thread, at any time; a count that runs or comes later raises EngineLost."""
         self._control.close()
+
+
+def _counted(answer: bytes) -> int:
+    try:
+        return int(orjson.loads(answer)["input_tokens"])
+    except (ValueError, KeyError, TypeError):
+        raise EngineLost("the engine's answer holds no count") from None
