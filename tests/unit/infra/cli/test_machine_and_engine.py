@@ -74,7 +74,7 @@ def test_the_setting_comes_before_the_path_and_the_path_before_the_embedded_one(
     assert engine.find(Settings()).path == str(tmp_path / "llama-server")
     assert engine.find(Settings(llama_server="embedded")).embedded
     assert engine.find(Settings(llama_server=sys.executable)).path == sys.executable
-    with pytest.raises(StartError, match="CORRAL_LLAMA_SERVER=/none: no such program"):
+    with pytest.raises(StartError, match="CORRAL_LLAMA_SERVER=/none: not a program that can be run"):
         engine.find(Settings(llama_server="/none"))
 
 

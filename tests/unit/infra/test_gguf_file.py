@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from infra import gguf_file
 from infra.errors import StartError
-from workers.llama import gguf_file
-from workers.llama.gguf_file import check, file_hash, parts, read_header
+from infra.gguf_file import check, file_hash, parts, read_header
 
 pytestmark = pytest.mark.unit
 
