@@ -3,8 +3,10 @@
 Owns: time limits, retries and pool sizes of every Redis connection outside Celery.
 Never: a key or a command.
 
-redis-py 8 retries a timed-out command and caps its pools; both defaults are set here on purpose: few retries (all of
-our writes may be applied twice without harm) and pools that make a caller wait, not fail.
+redis-py 8 retries a timed-out command and caps its pools; both defaults are set here on purpose: few retries, and
+pools that make a caller wait, not fail. A retried command may be carried out twice. Our writes are made for that: a
+script looks at the record first, a claim carries a token; the worst of a second copy is a surplus ticket, count
+or wake.
 """
 
 import asyncio

@@ -1,10 +1,10 @@
 -- Renew a worker's lease and the lives of the jobs it runs.
 -- KEYS  1 lease  2 workers  3 running  then a job and its stream for each running job
 -- ARGV  1 name  2 incarnation  3 lease value  4 lease lifetime (ms)  5 time to live of running jobs (ms)
---       6 prefix of wake streams' keys  then jobs that this incarnation claimed and no thread of it holds
+--       6 prefix of wake streams' keys
 -- Returns {1, {state of each running job or ''}, {jobs claimed by this incarnation}}, or {0} when another incarnation
 -- holds the name. A running job whose API process has died is cancelled here: nobody would read the answer.
--- Invariant: one name, one living incarnation. A job that nobody holds is marked as no living incarnation's.
+-- Invariant: one name, one living incarnation.
 local held = redis.call('GET', KEYS[1])
 if held and cjson.decode(held)['incarnation'] ~= ARGV[2] then return {0} end
 local time = redis.call('TIME')
@@ -20,9 +20,6 @@ for i = 4, #KEYS, 2 do
     job[1] = 'cancelled'
   end
   states[#states + 1] = job[1] or ''
-end
-for i = 7, #ARGV do
-  if redis.call('HGET', KEYS[3], ARGV[i]) == ARGV[2] then redis.call('HSET', KEYS[3], ARGV[i], 'nobody') end
 end
 local running = redis.call('HGETALL', KEYS[3])
 for i = 1, #running, 2 do

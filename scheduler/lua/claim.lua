@@ -2,9 +2,11 @@
 -- KEYS  1 line  2 running
 -- ARGV  1 worker  2 incarnation  3 level weight  4 time to live of a running job (ms)  5 prefix of job keys
 --       6 how many jobs of a level are looked at for the order inside one agent  7 prefix of wake streams' keys
+--       8 token of this claim
 -- Returns nil when nothing is there, else {id, attempt, level, agent, conversation, kind, queue_ms, reserve, body}.
 -- Invariant: a job leaves the line and becomes running in one step; one that is cancelled, late or gone is dropped, and
 -- so is one whose API process has died: nobody would read the answer.
+-- Asked twice with the same token (a retried command) it answers with the same job.
 -- Order: level, then arrival; inside the first one's agent and level: main, then subagent, then side.
 -- The records' keys are made from names found in the line, so they cannot be passed in KEYS.
 local time = redis.call('TIME')
@@ -25,21 +27,30 @@ local function sibling(head, score)
   return best
 end
 
+local function answer(id)
+  local r = redis.call('HMGET', ARGV[5] .. id, 'attempt', 'level', 'agent', 'conversation', 'kind', 'arrival_ms',
+    'reserve', 'body')
+  return {id, tonumber(r[1]), tonumber(r[2]), r[3], r[4], r[5], now - tonumber(r[6]), tonumber(r[7]), r[8]}
+end
+
+for _, id in ipairs(redis.call('HKEYS', KEYS[2])) do
+  if redis.call('HGET', ARGV[5] .. id, 'claim') == ARGV[8] then return answer(id) end
+end
+
 while true do
   local head = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
   if #head == 0 then return nil end
   local id = sibling(head[1], tonumber(head[2]))
   local key = ARGV[5] .. id
   redis.call('ZREM', KEYS[1], id)
-  local r = redis.call('HMGET', key, 'state', 'deadline_ms', 'level', 'agent', 'conversation', 'kind', 'arrival_ms',
-    'reserve', 'body', 'api')
-  if r[1] == 'queued' and redis.call('EXISTS', ARGV[7] .. r[10]) == 0 then
+  local r = redis.call('HMGET', key, 'state', 'deadline_ms', 'api')
+  if r[1] == 'queued' and redis.call('EXISTS', ARGV[7] .. r[3]) == 0 then
     redis.call('DEL', key)
   elseif r[1] == 'queued' and tonumber(r[2]) >= now then
-    local attempt = redis.call('HINCRBY', key, 'attempt', 1)
-    redis.call('HSET', key, 'state', 'running', 'worker', ARGV[1])
+    redis.call('HINCRBY', key, 'attempt', 1)
+    redis.call('HSET', key, 'state', 'running', 'worker', ARGV[1], 'claim', ARGV[8])
     redis.call('PEXPIRE', key, ARGV[4])
     redis.call('HSET', KEYS[2], id, ARGV[2])
-    return {id, attempt, tonumber(r[3]), r[4], r[5], r[6], now - tonumber(r[7]), tonumber(r[8]), r[9]}
+    return answer(id)
   end
 end

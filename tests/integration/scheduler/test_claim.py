@@ -126,3 +126,19 @@ async def test_claims_at_once_never_give_one_job_twice(store: Store) -> None:
     assert len(claimed) == 120
     assert set(Counter(claimed).values()) == {1}
     assert store.line() == []
+
+
+async def test_a_claim_that_is_sent_twice_takes_one_job(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As redis-py does when the broker was too slow with its answer: both copies are carried out."""
+    worker = store.worker()
+    first, second = spec(0, agent="one"), spec(5, agent="two")
+    for job in (first, second):
+        await store.admit(job)
+    script = worker.claims._claim
+    monkeypatch.setattr(worker.claims, "_claim", lambda *sent: (script(*sent), script(*sent))[1])
+    claimed = worker.claims.claim()
+    assert claimed is not None
+    assert (claimed.id, claimed.attempt, claimed.level) == (first.id, 1, 0)
+    assert unpack(claimed.body) == request()
+    assert (list(store.running()), store.line()) == ([first.id], [second.id])
+    assert claim_all(worker) == [second.id]

@@ -4,7 +4,7 @@ import pytest
 
 from infra import keys
 from scheduler import claims, scripts
-from scheduler.contract import Failed
+from scheduler.contract import Failed, TextDelta, encode_deltas
 from tests.integration.scheduler.store import API, Store, spec
 
 pytestmark = pytest.mark.integration
@@ -51,21 +51,55 @@ async def test_a_beat_tells_what_became_of_jobs_that_are_gone(store: Store) -> N
     assert worker.beat("never-was") == {"never-was": ""}
 
 
-async def test_a_job_claimed_here_that_no_thread_holds_is_given_up(
+async def test_a_job_claimed_here_that_no_thread_holds_goes_back_to_its_place_in_the_line(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer to its claim was lost on the way: nobody began with it."""
+    monkeypatch.setattr(claims, "UNHELD_S", 0)
+    worker = store.worker()
+    held, lost, later = spec(0), spec(5), spec(5)
+    for job in (held, lost):
+        await store.admit(job)
+        assert worker.claims.claim() is not None
+    await store.admit(later)
+    assert worker.beat(held.id) == {held.id: "running"}
+    assert store.running() == {held.id: worker.incarnation}
+    assert (store.line(), store.state(lost.id)) == ([lost.id, later.id], "queued")
+    assert store.lasting() == []
+    again = worker.claims.claim()
+    assert again is not None
+    assert (again.id, again.attempt) == (lost.id, 2)
+
+
+async def test_a_job_that_nobody_holds_any_more_but_that_was_begun_is_given_up(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claims, "UNHELD_S", 0)
     worker = store.worker()
-    held, lost = spec(), spec()
-    for job in (held, lost):
+    job = spec()
+    await store.admit(job)
+    claimed = worker.claims.claim()
+    assert claimed is not None
+    worker.append(claimed, 1, encode_deltas([TextDelta("begun")]), "")
+    assert worker.beat() == {}
+    assert store.running() == {job.id: "nobody"}
+    assert await store.jobs.bury(job.id, "w1", "nobody", Failed("worker_lost", "gone"))
+    assert (store.line(), store.state(job.id)) == ([], "failed")
+
+
+async def test_a_job_that_nobody_holds_and_nobody_waits_for_leaves_the_books(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "UNHELD_S", 0)
+    worker = store.worker()
+    gone, cancelled = spec(), spec()
+    for job in (gone, cancelled):
         await store.admit(job)
         assert worker.claims.claim() is not None
-    assert worker.beat(held.id) == {held.id: "running"}
-    assert worker.beat(held.id) == {held.id: "running"}
-    assert store.running() == {held.id: worker.incarnation, lost.id: "nobody"}
-    assert await store.jobs.bury(lost.id, "w1", "nobody", Failed("worker_lost", "gone"))
-    assert worker.beat(held.id) == {held.id: "running"}
-    assert store.running() == {held.id: worker.incarnation}
+    store.raw.delete(keys.job(gone.id))
+    await store.jobs.cancel(cancelled.id, "w1", cancelled.level)
+    assert worker.beat() == {}
+    assert (store.running(), store.line()) == ({}, [])
 
 
 async def test_a_job_between_its_claim_and_its_thread_is_not_given_up(store: Store) -> None:
