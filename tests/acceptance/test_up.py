@@ -3,6 +3,7 @@
 import json
 import shlex
 import signal
+import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -172,6 +173,18 @@ def test_a_broken_model_is_one_sentence_and_nothing_is_left(corral: Corral, tmp_
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF" + b"\xff" * 4096)
     up = corral.up("--model", str(broken))
+    assert up.wait(60) == 1
+    assert last_line(up).startswith(f"error: model: {broken} ")
+    assert "Traceback" not in said(up)
+    assert corral.left() == []
+
+
+def test_a_model_that_the_engine_refuses_is_one_sentence_and_nothing_is_left(corral: Corral, tmp_path: Path) -> None:
+    refused = tmp_path / "refused.gguf"
+    # One tensor without a name, of one F32 value, and no architecture: whole, but no engine knows what it is.
+    tensor = struct.pack("<QIQIQ", 0, 1, 1, 0, 0)
+    refused.write_bytes((b"GGUF" + struct.pack("<IQQ", 3, 1, 0) + tensor).ljust(64, b"\0") + struct.pack("<f", 1))
+    up = corral.up("--model", str(refused))
     assert up.wait(60) == 1
     assert last_line(up).startswith("error: worker w1: ")
     assert "Traceback" not in said(up)
