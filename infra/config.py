@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, V
 from pydantic_core import PydanticCustomError
 
 from infra.errors import ConfigError
+from infra.labels import MAX_LABEL_CHARS, is_label
 
 PREFIX = "CORRAL_"
 FILE_NAME = "corral.toml"
@@ -152,12 +153,22 @@ def environment(settings: Settings, **changes: Any) -> dict[str, str]:
 
 
 def api_keys(settings: Settings) -> dict[str, str]:
-    """name -> key. Raises ConfigError that shows the form, never the key."""
+    """name -> key. Raises ConfigError that shows the form, never the key.
+
+    A name becomes the label of an agent that gives none. A key comes back in a header, where clients differ in how they
+    write anything but ASCII.
+    """
     keys: dict[str, str] = {}
     for number, entry in enumerate(filter(None, re.split(r"[,\n]", settings.api_keys.get_secret_value())), 1):
         name, colon, key = (part.strip() for part in entry.partition(":"))
         if not (name and colon and key):
             raise ConfigError(f"CORRAL_API_KEYS: entry {number} is not of the form name:key")
+        if not is_label(name):
+            words = f"must be at most {MAX_LABEL_CHARS} printable characters"
+            raise ConfigError(f"CORRAL_API_KEYS: the name of entry {number} {words}")
+        if not (key.isascii() and key.isprintable()):
+            words = "may hold printable ASCII only: headers carry nothing else alike"
+            raise ConfigError(f"CORRAL_API_KEYS: the key of entry {number} {words}")
         if name in keys:
             raise ConfigError(f"CORRAL_API_KEYS: the name `{name}` stands twice")
         keys[name] = key

@@ -12,13 +12,13 @@ from typing import Any
 import orjson
 
 from infra.errors import BadRequest
+from infra.labels import MAX_LABEL_CHARS, is_label
 from scheduler.contract import LEVELS, GenerationRequest, Identity, Kind
 
 AGENT_HEADER = "x-agent-id"
 PRIORITY_HEADER = "x-priority"
 SESSION_HEADER = "x-claude-code-session-id"
 SUBAGENT_HEADER = "x-claude-code-agent-id"
-MAX_LABEL_CHARS = 128
 # Characters of a hexadecimal SHA-256: 96 bits, so that a billion conversations do not meet by chance.
 NAME_CHARS = 24
 
@@ -81,13 +81,9 @@ def _kind(who: str | None, subagent: str | None, request: GenerationRequest) -> 
 
 def _label(headers: Mapping[str, str], name: str) -> str | None:
     value = headers.get(name, "").strip()
-    if not _is_label(value) and value:
+    if not is_label(value) and value:
         raise BadRequest(f"must be at most {MAX_LABEL_CHARS} printable characters", field=name.title())
     return value or None
-
-
-def _is_label(value: str) -> bool:
-    return 0 < len(value) <= MAX_LABEL_CHARS and value.isprintable()
 
 
 def _session_of(metadata: Any) -> str | None:
@@ -99,7 +95,7 @@ def _session_of(metadata: Any) -> str | None:
     else:
         session = user_id.get("session_id") if isinstance(user_id, dict) else None
     # Metadata may have any shape, so what is no label counts as not said.
-    return session if isinstance(session, str) and _is_label(session) else None
+    return session if isinstance(session, str) and is_label(session) else None
 
 
 def _object(text: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pydantic import SecretStr
 
 from infra.config import Settings, api_keys, environment, load
 from infra.errors import ConfigError
+from infra.labels import is_label
 
 pytestmark = pytest.mark.unit
 
@@ -143,6 +144,10 @@ def test_a_key_may_hold_colons() -> None:
         ("a:1,:2", "entry 2 is not of the form name:key"),
         ("a:1,b:", "entry 2 is not of the form name:key"),
         ("a:1,a:2", "the name `a` stands twice"),
+        ("a:1,b:secr\u00e9t", "the key of entry 2 may hold printable ASCII only: headers carry nothing else alike"),
+        ("a:sec\tret", "the key of entry 1 may hold printable ASCII only: headers carry nothing else alike"),
+        ("a\x1b[2J:secret", "the name of entry 1 must be at most 128 printable characters"),
+        ("a" * 129 + ":secret", "the name of entry 1 must be at most 128 printable characters"),
     ],
 )
 def test_a_wrong_key_entry_is_named_and_not_shown(text: str, words: str) -> None:
@@ -150,6 +155,17 @@ def test_a_wrong_key_entry_is_named_and_not_shown(text: str, words: str) -> None
         api_keys(Settings(api_keys=SecretStr(text)))
     assert caught.value.message == f"CORRAL_API_KEYS: {words}"
     assert "secret" not in caught.value.message
+
+
+@given(st.text(max_size=4), st.text(max_size=4))
+def test_every_key_that_is_taken_can_be_sent_and_every_name_is_a_label(name: str, key: str) -> None:
+    try:
+        taken = api_keys(Settings(api_keys=SecretStr(f"{name}:{key}")))
+    except ConfigError:
+        return
+    for label, secret in taken.items():
+        assert secret.encode("latin-1") == secret.encode() == secret.strip().encode()
+        assert is_label(label)
 
 
 def test_secrets_do_not_show_when_settings_are_printed() -> None:
