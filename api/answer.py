@@ -116,6 +116,8 @@ class Answer:
 
     async def _next(self, timeout_s: float) -> list[Delta]:
         """What has come, [] when nothing did within `timeout_s`. Raises what ended the answer."""
+        if self._house.closing.over:
+            raise self._refusal(closing=True)
         deltas = await self._placed.next(timeout_s)
         for delta in deltas:
             if isinstance(delta, Started):
@@ -135,17 +137,17 @@ class Answer:
     async def _look_after(self) -> None:
         """A silent job: has its wait been too long, is the house closing, has the broker lost it?"""
         waited_s = monotonic() - self._began_s
-        closing = self._house.stopping.is_set()
+        closing = self._house.closing.begun
         if self.started is None and self._may_withdraw and (closing or waited_s >= self._patience.wait_s):
             self._may_withdraw = await self._placed.withdraw()
             if self._may_withdraw:
-                raise self._refusal(closing)
+                raise self._refusal(closing=closing)
         if waited_s > self._patience.wait_s + self._patience.answer_s:
             raise EngineTimeout("the answer took longer than allowed")
         if await self._placed.vanished():
             raise WorkerLost("the request was lost with the broker's data; ask again", retry_after_s=1)
 
-    def _refusal(self, closing: bool) -> CorralError:
+    def _refusal(self, *, closing: bool) -> CorralError:
         retry_after_s = self._house.dispatcher.retry_after_s()
         if closing:
             return ShuttingDown("the gateway is being stopped", retry_after_s=retry_after_s)

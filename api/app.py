@@ -7,6 +7,7 @@ Never: does any work of theirs. `python -m api.app` serves.
 import asyncio
 import contextlib
 import gc
+import math
 import signal
 import sys
 import uuid
@@ -25,6 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api import health, messages, models
 from api.auth import Keyring
+from api.closing import Closing
 from api.connection import Connection
 from api.ending import end
 from api.errors import reply_for
@@ -48,6 +50,8 @@ from scheduler.recovery import Recovery
 log = structlog.get_logger(__name__)
 GC_THRESHOLD = 50_000
 RESTART_S = 1.0
+CUT_AFTER_S = 2  # an answer looks up once a second; only one whose client does not read is cut
+GIVE_BACK_LIMIT_S = 2.0
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -78,17 +82,20 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     jobs = Jobs(redis, api, limits)
     tickets = Tickets(build(settings))
     recovery = Recovery(redis, membership, jobs, tickets, settings.load_bound, settings.lease_lifetime_s)
+    dispatcher = Dispatcher(membership, jobs, tickets, follower, settings.load_bound)
     app.state.house = House(
         settings=settings,
         keyring=Keyring(app.state.keys),
         membership=membership,
-        dispatcher=Dispatcher(membership, jobs, tickets, follower, settings.load_bound),
-        counts=Counts(redis, follower, api),
+        dispatcher=dispatcher,
+        counts=Counts(redis, follower, api, membership),
+        closing=Closing(settings.drain_s),
     )
     tasks = [asyncio.create_task(_keep_running(part)) for part in (membership, follower, recovery)]
     try:
         yield
     finally:
+        await dispatcher.settle(GIVE_BACK_LIMIT_S)
         await end(tasks)
         tickets.close()
         await redis.aclose()
@@ -159,7 +166,7 @@ class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002  # uvicorn's signature
         house: House | None = getattr(self.config.app.state, "house", None)  # type: ignore[union-attr]
         if house is not None:
-            house.stopping.set()
+            house.closing.begin()
         # uvicorn's own would send itself the signal again at the end, and the exit code would not be 0.
         self.force_exit = self.force_exit or (self.should_exit and sig == signal.SIGINT)
         self.should_exit = True
@@ -181,7 +188,7 @@ def serve(settings: Settings) -> None:
             log_config=None,
             access_log=False,
             server_header=False,
-            timeout_graceful_shutdown=int(settings.drain_s) + 1,
+            timeout_graceful_shutdown=math.ceil(settings.drain_s) + CUT_AFTER_S,
         )
     )
     try:

@@ -41,8 +41,8 @@ async def ready(request: Request) -> JsonResponse:
     house: House = request.app.state.house
     if not house.membership.fresh:
         return JsonResponse({"ready": False, "reason": "the broker does not answer"}, status=503)
-    if house.stopping.is_set() or not able(house.view):
-        reason = "the gateway is being stopped" if house.stopping.is_set() else why_none(house.view)
+    if house.closing.begun or not able(house.view):
+        reason = "the gateway is being stopped" if house.closing.begun else why_none(house.view)
         return JsonResponse({"ready": False, "reason": reason}, status=503)
     return JsonResponse({"ready": True})
 

@@ -3,10 +3,10 @@
 Owns: nothing but the names. Never: makes a client, reads a setting.
 """
 
-import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from api.auth import Keyring
+from api.closing import Closing
 from infra.config import Settings
 from scheduler.contract import ClusterView
 from scheduler.counts import Counts
@@ -16,14 +16,14 @@ from scheduler.membership import Membership
 
 @dataclass(frozen=True, slots=True)
 class House:
-    """The parts of one API process. `stopping` is set when it takes no new work."""
+    """The parts of one API process."""
 
     settings: Settings
     keyring: Keyring
     membership: Membership
     dispatcher: Dispatcher
     counts: Counts
-    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    closing: Closing
 
     @property
     def view(self) -> ClusterView:

@@ -47,7 +47,7 @@ async def create_message(request: Request) -> Response:
 
 
 async def _receive(request: Request, house: House) -> Call:
-    if house.stopping.is_set():
+    if house.closing.begun:
         raise ShuttingDown("the gateway is being stopped", retry_after_s=5)
     key_name = house.keyring.caller(request.headers)
     raw = await read_body(request, house.settings.body_limit_bytes, house.settings.body_timeout_s)
@@ -89,7 +89,7 @@ class EventResponse(StreamingResponse):
     media_type = "text/event-stream"
 
     def __init__(self, events: AsyncIterator[bytes], headers: dict[str, str], rooms: AsyncExitStack) -> None:
-        super().__init__(events, headers={"cache-control": "no-cache", **headers})
+        super().__init__(events, headers={"cache-control": "no-cache", "x-accel-buffering": "no", **headers})
         self._rooms = rooms
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

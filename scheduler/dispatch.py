@@ -86,6 +86,9 @@ class Dispatcher:
         self._tickets = tickets
         self._follower = follower
         self._load_bound = load_bound
+        self._held: set[Placed] = set()
+        self._none_held = asyncio.Event()
+        self._none_held.set()
         self._returning: set[asyncio.Task[None]] = set()
         self.usual_answer_s = USUAL_ANSWER_S
 
@@ -109,7 +112,7 @@ class Dispatcher:
             raise NoWorker(admission.why_none(view), retry_after_s=retry_after_s)
         async with self._follower.follow(keys.stream(spec.id)) as feed:
             stages.mark("placed")
-            placed = Placed(spec, candidates[0].worker, feed, self._jobs)
+            placed = self._hold(Placed(spec, candidates[0].worker, feed, self._jobs))
             try:
                 # Inside: an admission that fails or is cancelled may have taken place all the same.
                 placed.worker = await self._jobs.admit(spec, candidates, retry_after_s)
@@ -127,6 +130,22 @@ class Dispatcher:
     def retry_after_s(self) -> int:
         return admission.retry_after_s(self.view, self.usual_answer_s)
 
+    async def settle(self, limit_s: float) -> None:
+        """Wait until every job has been given back, for `limit_s` at most; called when no new one comes."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                await self._none_held.wait()
+
+    def _hold(self, placed: Placed) -> Placed:
+        self._held.add(placed)
+        self._none_held.clear()
+        return placed
+
+    def _release(self, placed: Placed) -> None:
+        self._held.discard(placed)
+        if not self._held:
+            self._none_held.set()
+
     async def _end(self, placed: Placed) -> None:
         try:
             if placed.last is None:
@@ -134,6 +153,7 @@ class Dispatcher:
             else:
                 await self._learn(placed, placed.last)
                 await self._jobs.forget(placed.spec.id)
+            self._release(placed)
         except (BrokerDown, asyncio.CancelledError) as error:
             log.warning("job_given_back_later", job=placed.spec.id, reason=str(error))
             task = asyncio.create_task(self._give_back(placed))
@@ -144,11 +164,14 @@ class Dispatcher:
 
     async def _give_back(self, placed: Placed) -> None:
         """Once the broker answers again: a worker would still answer a job that nobody waits for."""
-        for _ in range(GIVE_BACK_ATTEMPTS):
-            with contextlib.suppress(BrokerDown):
-                await self._jobs.cancel(placed.spec.id, placed.worker, placed.spec.level)
-                return
-            await asyncio.sleep(GIVE_BACK_S)
+        try:
+            for _ in range(GIVE_BACK_ATTEMPTS):
+                with contextlib.suppress(BrokerDown):
+                    await self._jobs.cancel(placed.spec.id, placed.worker, placed.spec.level)
+                    return
+                await asyncio.sleep(GIVE_BACK_S)
+        finally:
+            self._release(placed)
 
     async def _learn(self, placed: Placed, last: Finished | Failed) -> None:
         if isinstance(last, Failed):

@@ -2,7 +2,7 @@
 
 import signal
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from http.client import HTTPResponse
 from typing import Any
 
@@ -226,6 +226,31 @@ def test_a_stopped_api_lets_running_answers_end_and_refuses_those_that_wait(star
     in_order(events)
     assert text_of(events).endswith("w59 w60")
     assert cluster.apis[0].wait() == 0
+
+
+def test_an_api_stopped_beyond_its_limit_says_so_in_each_answer_and_takes_its_jobs_along(
+    start_cluster: StartCluster,
+) -> None:
+    cluster = start_cluster(workers=1, slots=16, settings={"drain_s": 1})
+    with ExitStack() as clients:
+        request = body(user("say 100000 words at 5 tokens/s"), max_tokens=3000)
+        whole = clients.enter_context(closing(sent(cluster, request, {"x-agent-id": "whole"})))
+        streams = [sent(cluster, {**request, "stream": True}, {"x-agent-id": f"agent-{n}"}) for n in range(15)]
+        answers = [clients.enter_context(closing(stream)).getresponse() for stream in streams]
+        wait_for(lambda: running_jobs(cluster) == 16, "all to run")
+        cluster.stopped.add("api0")
+        cluster.apis[0].send(signal.SIGTERM)
+        for answer in answers:
+            events = events_of(answer.read().decode().splitlines())
+            in_order(events)
+            assert "the gateway is being stopped" in events[-1]["error"]["message"]
+        refused = whole.getresponse()
+        assert refused.status == 503
+        assert int(refused.headers["retry-after"]) >= 1
+    assert cluster.apis[0].wait() == 0
+    assert cluster.redis.keys("corral:job:*") == []
+    wait_for(lambda: cluster.redis.hlen("corral:running:w1") == 0, "the slots to come free", timeout_s=1)
+    assert "Traceback" not in cluster.api_log()
 
 
 # --- many ---------------------------------------------------------------------------------------------------------

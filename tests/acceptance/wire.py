@@ -71,6 +71,7 @@ def stream(
         lines = list(answer.iter_lines())
     assert answer.status_code == 200, lines
     assert answer.headers["content-type"].startswith("text/event-stream")
+    assert answer.headers["x-accel-buffering"] == "no"  # else a proxy in between keeps events until it has many
     events = events_of(lines)
     in_order(events)
     return events

@@ -121,6 +121,28 @@ async def test_a_job_left_while_the_broker_was_away_is_given_back_when_it_is_bac
     await store.close()
 
 
+async def test_a_house_that_closes_has_given_every_job_back(store: Store) -> None:
+    """Its requests are cancelled and nothing waits for them; then the clients of the broker are closed."""
+    store.worker()
+    waiting = asyncio.Semaphore(0)
+
+    async def ask(dispatcher: Dispatcher) -> None:
+        async with dispatcher.submit(spec()):
+            waiting.release()
+            await asyncio.Event().wait()
+
+    async with dispatching(store) as dispatcher:
+        await dispatcher.settle(WAIT_S)
+        asking = [asyncio.create_task(ask(dispatcher)) for _ in range(16)]
+        for _ in asking:
+            await waiting.acquire()
+        for task in asking:
+            task.cancel()
+        await dispatcher.settle(WAIT_S)
+        assert (store.line(), store.raw.keys("corral:job:*")) == ([], [])
+        await asyncio.wait(asking)
+
+
 async def test_a_broker_that_stays_away_is_said_to_be(own_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatch, "BROKER_PATIENCE_S", 0)
     store = Store(own_broker.url, own_broker.client)
