@@ -34,13 +34,13 @@ class CountRequests:
         self._line = keys.count(model)
 
     def take(self) -> CountRequest | None:
-        """The next one; None when none came within BLOCK_MS."""
+        """The next one; None when none came within BLOCK_MS, or its asker no longer waits, or it cannot be read."""
         with broker_errors():
             found: Any = self._reader.blpop([self._line], timeout=BLOCK_MS / 1000)
-        if not found:
-            return None
-        name, _, body = found[1].partition(b"\n")
-        return CountRequest(name.decode(), body)
+            if not found:
+                return None
+            seconds, micros = self._redis.time()
+        return _timely(found[1], seconds * 1000 + micros // 1000)
 
     def reply(self, request: CountRequest, reply: CountReply) -> None:
         """Put the reply where the asker follows; nobody there, it runs out."""
@@ -49,3 +49,12 @@ class CountRequests:
         pipeline.pexpire(request.reply_to, REPLY_LIFETIME_MS)
         with broker_errors():
             pipeline.execute()
+
+
+def _timely(entry: bytes, now_ms: int) -> CountRequest | None:
+    """The request in an entry that `lua/ask` wrote, if its asker still waits at `now_ms`."""
+    name, _, rest = entry.partition(b"\n")
+    until_ms, _, body = rest.partition(b"\n")
+    if not until_ms.isdigit() or int(until_ms) <= now_ms:
+        return None
+    return CountRequest(name.decode(errors="replace"), body)

@@ -15,13 +15,15 @@ from redis.asyncio import Redis
 from infra import keys
 from infra.errors import BadRequest
 from infra.redis_client import broker_errors
+from scheduler import scripts
 from scheduler.contract import CountReply, GenerationRequest
 from scheduler.follow import Follower
 from scheduler.jobs import API_LIFETIME_MS
+from scheduler.membership import Membership
 from scheduler.packing import pack
 
 CACHED = 4096
-ASKED_LIFETIME_S = 5
+MOST_WAITING = 1024  # in one model's line; far more than its workers count while anybody waits
 USUAL_TOKENS_PER_BYTE = 0.28
 SMOOTHING = 0.1
 
@@ -37,9 +39,10 @@ class TokenCount:
 class Counts:
     """Counts prompts. One per API process."""
 
-    def __init__(self, redis: Redis, follower: Follower, api: str) -> None:
-        self._redis = redis
+    def __init__(self, redis: Redis, follower: Follower, api: str, membership: Membership) -> None:
+        self._ask_script = redis.register_script(scripts.text("ask"))
         self._follower = follower
+        self._membership = membership
         self._wake = keys.wake(api)
         self._cache: OrderedDict[bytes, int] = OrderedDict()
         self._tokens_per_byte = USUAL_TOKENS_PER_BYTE
@@ -50,7 +53,7 @@ class Counts:
         Raises BrokerDown, and BadRequest when the engine's template refuses the request.
         """
         body = pack(request)
-        key = hashlib.sha256(body).digest()
+        key = self._key(request.model, body)
         if key in self._cache:
             self._cache.move_to_end(key)
             return TokenCount(self._cache[key], exact=True)
@@ -65,19 +68,21 @@ class Counts:
 
     async def _ask(self, model: str, body: bytes, timeout_s: float) -> CountReply | None:
         name = keys.stream(f"count-{uuid.uuid4().hex}")
+        asked: list[str | bytes | int] = [name, body, max(1, int(timeout_s * 1000)), MOST_WAITING, API_LIFETIME_MS]
         async with self._follower.follow(name) as feed:
-            pipeline = self._redis.pipeline(transaction=False)
-            pipeline.xadd(self._wake, {"job": name}, maxlen=64)
-            pipeline.pexpire(self._wake, API_LIFETIME_MS)
-            pipeline.rpush(keys.count(model), name.encode() + b"\n" + body)
-            pipeline.expire(keys.count(model), ASKED_LIFETIME_S)
             with broker_errors():
-                await pipeline.execute()
+                await self._ask_script([keys.count(model), self._wake], asked)
             payloads = await feed.take(timeout_s)
         try:
             return CountReply.model_validate_json(payloads[0]) if payloads else None
         except ValidationError:
             return None
+
+    def _key(self, model: str, body: bytes) -> bytes:
+        """Of a request and the files that its model is now: another one may come under the same name."""
+        workers = self._membership.view.workers
+        hashes = {worker.info.model_hash for worker in workers if worker.info.model == model}
+        return hashlib.sha256("".join(f"{one}\n" for one in sorted(hashes) if one).encode() + body).digest()
 
     def _learn(self, key: bytes, size: int, tokens: int) -> None:
         self._cache[key] = tokens
