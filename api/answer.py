@@ -159,9 +159,12 @@ class Answer:
         count = await self._house.counts.count(self._call.request, COUNT_LIMIT_S)
         self._counted_tokens = count.tokens
         worker = self._house.dispatcher.worker(self._placed.worker)
-        if count.exact and worker is not None and count.tokens > worker.prompt_limit_tokens:
+        if worker is None or not count.exact:
+            return
+        limit_tokens = worker.context_tokens if self._placed.may_use_reserve else worker.prompt_limit_tokens
+        if count.tokens > limit_tokens:
             await self._placed.met_window()
-            raise PromptTooLong(count.tokens, worker.prompt_limit_tokens)
+            raise PromptTooLong(count.tokens, limit_tokens)
 
 
 class Beat:

@@ -37,6 +37,7 @@ class Placed:
     def __init__(self, spec: JobSpec, worker: str, feed: Feed, jobs: Jobs) -> None:
         self.spec = spec
         self.worker = worker
+        self.may_use_reserve = False
         self.last: Finished | Failed | None = None
         self._feed = feed
         self._jobs = jobs
@@ -115,7 +116,8 @@ class Dispatcher:
             placed = self._hold(Placed(spec, candidates[0].worker, feed, self._jobs))
             try:
                 # Inside: an admission that fails or is cancelled may have taken place all the same.
-                placed.worker = await self._jobs.admit(spec, candidates, retry_after_s)
+                admitted = await self._jobs.admit(spec, candidates, retry_after_s)
+                placed.worker, placed.may_use_reserve = admitted.worker, admitted.may_use_reserve
                 stages.mark("admitted")
                 await asyncio.shield(self._tickets.publish(spec.id, spec.identity.agent, placed.worker, spec.level))
                 stages.mark("published")

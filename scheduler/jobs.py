@@ -35,6 +35,14 @@ class Limits:
     home_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Where a job was placed, and whether its prompt may use the window's reserve."""
+
+    worker: str
+    may_use_reserve: bool
+
+
 class Jobs:
     """The store of records and lines. All methods raise BrokerDown when Redis does not answer."""
 
@@ -53,8 +61,8 @@ class Jobs:
             found: Any = await self._redis.get(keys.home(conversation))
         return str(found.decode()) if found else None
 
-    async def admit(self, spec: JobSpec, candidates: Sequence[Candidate], retry_after_s: int) -> str:
-        """Put the job into the line of the first candidate with room and return that worker's name.
+    async def admit(self, spec: JobSpec, candidates: Sequence[Candidate], retry_after_s: int) -> Admission:
+        """Put the job into the line of the first candidate with room.
 
         Raises QueueFull (with `retry_after_s`) when every line is full, NoWorker when no candidate is alive.
         """
@@ -62,7 +70,7 @@ class Jobs:
             answer: Any = await self._admit(*self._admission(spec, candidates))
         index = int(answer[0])
         if index > 0:
-            return candidates[index - 1].worker
+            return Admission(candidates[index - 1].worker, may_use_reserve=bool(answer[1]))
         if index == 0:
             raise QueueFull("all workers are busy and their queues are full", retry_after_s=retry_after_s)
         raise NoWorker("no worker is alive; start one with `corral worker`", retry_after_s=retry_after_s)

@@ -5,11 +5,11 @@
 --       7 conversation  8 level weight  9 homes count for (ms)  10 number of record fields
 --       11 lifetime of an API without a sign of life (ms)
 --       then the record's fields and values, then for each candidate: name, load limit (-1: none), slots
--- Returns {1-based index of the candidate, arrival number}, or {0} when every line is full, {-1} when none is alive
+-- Returns {1-based index of the candidate, 1 when the job may use the reserve of the window}, or {0} when every line is full, {-1} when none is alive
 -- (one that is being stopped is not).
 -- Invariant: load is checked and taken in one step, so several API processes never over-admit. Asked twice for the
 -- same job (a retried command) it answers as the first time.
-local known = redis.call('HMGET', KEYS[1], 'worker', 'arrival')
+local known = redis.call('HMGET', KEYS[1], 'worker', 'reserve')
 local fields = tonumber(ARGV[10])
 local first = 12 + 2 * fields
 local count = (#KEYS - 5) / 4
@@ -37,10 +37,10 @@ local function leave_home(new)
 end
 
 local function take(i, c)
-  local arrival = redis.call('INCR', KEYS[2])
+  local arrival, reserve = redis.call('INCR', KEYS[2]), redis.call('EXISTS', KEYS[5])
   redis.call('HSET', KEYS[1], 'state', 'queued', 'attempt', 0, 'worker', c.name, 'level', ARGV[2],
     'arrival', arrival, 'arrival_ms', now, 'deadline_ms', now + tonumber(ARGV[3]),
-    'reserve', redis.call('EXISTS', KEYS[5]), unpack(ARGV, 12, first - 1))
+    'reserve', reserve, unpack(ARGV, 12, first - 1))
   redis.call('PEXPIRE', KEYS[1], ARGV[4])
   redis.call('ZADD', c.line, tonumber(ARGV[2]) * tonumber(ARGV[8]) + arrival, ARGV[1])
   leave_home(c.name)
@@ -50,7 +50,7 @@ local function take(i, c)
   redis.call('PEXPIRE', c.homes, ARGV[6])
   redis.call('XADD', KEYS[3], 'MAXLEN', '~', 64, '*', 'job', ARGV[1])
   redis.call('PEXPIRE', KEYS[3], ARGV[11])
-  return {i, arrival}
+  return {i, reserve}
 end
 
 local best, best_load, best_index, alive = nil, nil, nil, false

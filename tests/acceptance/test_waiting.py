@@ -208,6 +208,21 @@ def test_a_session_that_met_the_window_may_use_the_reserve_once(start_cluster: S
     assert compaction.status_code == 200, compaction.text
 
 
+def test_a_compaction_that_has_to_wait_may_use_the_reserve_too(start_cluster: StartCluster) -> None:
+    """Its stream is opened early, after its prompt has been counted."""
+    settings = {"overflow_reserve_tokens": 1000, "early_commit_s": 0.2}
+    cluster = start_cluster(workers=1, slots=1, context_tokens=4096, settings=settings)
+    long = user("word " * 3500 + "say 3 words")
+    headers = {"x-claude-code-session-id": "full"}
+    with occupied(cluster, 1):
+        for told, status in ((400, "met"), (200, "compacts")):
+            with closing(sent(cluster, body(long, stream=True), headers)) as connection:
+                assert connection.getresponse().status == told, status
+        with closing(sent(cluster, body(user("word " * 4500), stream=True), headers)) as connection:
+            refused = connection.getresponse()
+            assert (refused.status, b"> 4096 maximum" in refused.read()) == (400, True)
+
+
 # --- stopping the API ---------------------------------------------------------------------------------------------
 
 

@@ -115,7 +115,7 @@ class Store:
 
     async def admit(self, job: JobSpec, *workers: str) -> str:
         """Place `job` and lay its ticket, as the dispatcher does."""
-        worker = await self.jobs.admit(job, candidates(*(workers or ("w1",))), 1)
+        worker = (await self.jobs.admit(job, candidates(*(workers or ("w1",))), 1)).worker
         self.ticket(worker, job.level)
         return worker
 

@@ -7,6 +7,7 @@ import pytest
 from infra import keys
 from infra.errors import NoWorker, QueueFull
 from scheduler.contract import WorkerState
+from scheduler.jobs import Admission
 from scheduler.policy.placement import Candidate
 from tests.integration.scheduler.store import API, Store, candidates, spec
 
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.integration
 async def test_a_job_stands_in_the_line_with_its_record_home_and_wake(store: Store) -> None:
     store.worker("w1")
     job = spec(3, conversation="c")
-    assert await store.jobs.admit(job, candidates("w1"), 1) == "w1"
+    assert (await store.jobs.admit(job, candidates("w1"), 1)).worker == "w1"
     assert store.line("w1") == [job.id]
     assert store.state(job.id) == "queued"
     assert await store.jobs.home("c") == "w1"
@@ -28,10 +29,10 @@ async def test_admitting_again_changes_nothing(store: Store) -> None:
     store.worker("w1")
     store.worker("w2")
     job = spec()
-    assert await store.jobs.admit(job, candidates("w1", "w2"), 1) == "w1"
+    assert (await store.jobs.admit(job, candidates("w1", "w2"), 1)).worker == "w1"
     fields = ["state", "attempt", "worker", "level", "arrival", "arrival_ms", "deadline_ms"]
     before = store.raw.hmget(keys.job(job.id), fields)
-    assert await store.jobs.admit(job, candidates("w2", "w1"), 1) == "w1"
+    assert (await store.jobs.admit(job, candidates("w2", "w1"), 1)).worker == "w1"
     assert store.raw.hmget(keys.job(job.id), fields) == before
     assert (store.line("w1"), store.line("w2")) == ([job.id], [])
 
@@ -42,7 +43,7 @@ async def test_fifty_at_once_never_pass_the_queue_limit(store: Store) -> None:
     jobs = store.jobs_with(7)
     admissions = (jobs.admit(spec(), candidates("w1", "w2"), 9) for _ in range(50))
     outcomes = await asyncio.gather(*admissions, return_exceptions=True)
-    assert sorted(o for o in outcomes if isinstance(o, str)) == ["w1"] * 7 + ["w2"] * 7
+    assert sorted(o.worker for o in outcomes if isinstance(o, Admission)) == ["w1"] * 7 + ["w2"] * 7
     refused = [o for o in outcomes if isinstance(o, QueueFull)]
     assert len(refused) == 36
     assert {error.retry_after_s for error in refused} == {9}
@@ -53,7 +54,7 @@ async def test_the_first_candidate_under_its_limit_takes_the_job(store: Store) -
     store.worker("w1")
     store.worker("w2")
     order = [Candidate("w1", 2, 2), Candidate("w2", 2, 2)]
-    taken = [await store.jobs.admit(spec(), order, 1) for _ in range(4)]
+    taken = [(await store.jobs.admit(spec(), order, 1)).worker for _ in range(4)]
     assert taken == ["w1", "w1", "w2", "w2"]
 
 
@@ -63,12 +64,12 @@ async def test_with_all_over_their_limits_the_least_loaded_per_slot_takes_it(sto
     for name in ("small", "large", "large"):
         await store.jobs.admit(spec(), candidates(name), 1)
     order = [Candidate("small", 1, 1), Candidate("large", 1, 4)]
-    assert await store.jobs.admit(spec(), order, 1) == "large"
+    assert (await store.jobs.admit(spec(), order, 1)).worker == "large"
 
 
 async def test_a_worker_without_a_lease_is_passed_over(store: Store) -> None:
     store.worker("w2")
-    assert await store.jobs.admit(spec(), candidates("dead", "w2"), 1) == "w2"
+    assert (await store.jobs.admit(spec(), candidates("dead", "w2"), 1)).worker == "w2"
 
 
 async def test_with_nobody_alive_there_is_no_worker_and_nothing_is_left(store: Store) -> None:
@@ -97,8 +98,9 @@ async def test_every_key_of_a_waiting_job_runs_out_by_itself(store: Store) -> No
 async def test_a_session_that_met_the_window_may_use_the_reserve_next(store: Store) -> None:
     worker = store.worker("w1")
     await store.jobs.met_window("s")
-    await store.jobs.admit(spec(session="s"), candidates("w1"), 1)
-    await store.jobs.admit(spec(session="other"), candidates("w1"), 1)
+    jobs = [spec(session="s"), spec(session="other")]
+    admitted = [await store.jobs.admit(job, candidates("w1"), 1) for job in [*jobs, *jobs]]
+    assert [admission.may_use_reserve for admission in admitted] == [True, False, True, False]
     claimed = [worker.claims.claim(), worker.claims.claim()]
     assert [job.may_use_reserve for job in claimed if job] == [True, False]
 
@@ -106,7 +108,7 @@ async def test_a_session_that_met_the_window_may_use_the_reserve_next(store: Sto
 async def test_a_draining_worker_takes_no_new_job(store: Store) -> None:
     store.worker("w1").beat(state=WorkerState.DRAINING)
     store.worker("w2")
-    assert await store.jobs.admit(spec(), candidates("w1", "w2"), 1) == "w2"
+    assert (await store.jobs.admit(spec(), candidates("w1", "w2"), 1)).worker == "w2"
 
 
 async def test_a_conversation_that_left_its_home_counts_only_at_the_new_one(store: Store) -> None:
