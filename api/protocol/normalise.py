@@ -1,7 +1,8 @@
 """Messages in one form: same meaning, same bytes.
 
 Owns: the order and completeness of turns. After it, roles alternate and start with the user; each tool call has
-exactly one result, in the order of the calls and ahead of other text; nothing is blank.
+exactly one result, in the order of the calls and ahead of other text; nothing is blank. That is the contract's
+promise on `GenerationRequest.messages`, which nobody checks again.
 Every step looks only at what stands before it, so a conversation that grows keeps its prefix.
 Never: the system text and tools (`prefix`), the engine's template.
 """
@@ -74,9 +75,10 @@ def _turns(entries: list[schema.Message]) -> list[_Turn]:
 
 def _strip_end(turn: _Turn) -> None:
     # The engine goes on from the last character; models tokenise a word with the blank before it.
-    last = turn.blocks[-1]
-    if isinstance(last, TextBlock):
-        turn.blocks[-1] = TextBlock(text=last.text.rstrip())
+    for index, block in reversed(list(enumerate(turn.blocks))):
+        if isinstance(block, TextBlock):
+            turn.blocks[index] = TextBlock(text=block.text.rstrip())
+            return
 
 
 # --- calls and results --------------------------------------------------------------------------------------------

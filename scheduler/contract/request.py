@@ -68,7 +68,13 @@ class Thinking(Frozen):
 
 
 class GenerationRequest(Frozen):
-    """What to generate, normalised: two client requests that mean the same are equal here."""
+    """What to generate, normalised: two client requests that mean the same are equal here.
+
+    Who makes one guarantees of `messages`, and who reads one trusts, that roles alternate and start with the user; that
+    the calls of an assistant's message are answered in the next message, one result each, in their order and ahead of
+    all else; that no call has the id of another; that no text is blank; and that the text of a last message by the
+    assistant, which is to be gone on with, ends without a blank.
+    """
 
     version: int = CONTRACT_VERSION
     model: str

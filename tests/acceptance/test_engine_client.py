@@ -140,7 +140,7 @@ def test_a_given_beginning_is_continued_and_not_repeated(speakers: Speakers) -> 
     words = LONG.answer.split(" ")
     beginning, rest = " ".join(words[:100]), " " + " ".join(words[100:])
 
-    _, deltas, _ = speakers(LONG).answer(asked(user("Please begin."), assistant(beginning + "  ")))
+    _, deltas, _ = speakers(LONG).answer(asked(user("Please begin."), assistant(beginning)))
 
     assert spoken(deltas) == rest
 
@@ -173,9 +173,9 @@ def called(deltas: list[Any]) -> list[ToolCall]:
 
 
 def after(calls: list[ToolCall]) -> GenerationRequest:
-    """The turn that brings the results of `calls`, the last one first."""
+    """The turn that brings the results of `calls`."""
     used = [ToolUseBlock(id=call.id, name=call.name, input=orjson.loads(call.arguments)) for call in calls]
-    results = [ToolResultBlock(tool_use_id=call.id, content=(TextBlock(text="ok"),)) for call in reversed(calls)]
+    results = [ToolResultBlock(tool_use_id=call.id, content=(TextBlock(text="ok"),)) for call in calls]
     return asked(user("Please begin."), assistant(*used), user(*results), tools=TOOLS)
 
 

@@ -6,11 +6,12 @@ cache is only worth something if the next turn begins with it.
 
 Tool choice. The engine renders the same prompt for every `tool_choice`; so the tools always stay in the prompt, and
 only what may be generated changes:
-- `any`: the engine's `required`.
+- `any`: the engine's `required`; after a given beginning `auto`, as `_tools` says.
 - `none`: the engine then parses no calls but lets their text through, and takes a grammar of ours beside the tools: any
   text that does not open a call.
-- by name: the engine takes the OpenAI form but ignores it. So only the named tool is given to its grammar, and the
-  template is handed all of them through `chat_template_kwargs`, which go over the engine's own variables.
+- by name: the engine takes the OpenAI form but ignores it. So it is `any`, with only the named tool given to the
+  engine's grammar, while the template is handed all of them through `chat_template_kwargs`, which go over the engine's
+  own variables.
 """
 
 import functools
@@ -21,7 +22,7 @@ from typing import Any
 import orjson
 
 from scheduler.contract import GenerationRequest, Tool
-from workers.llama.conversation import Part, is_prefilled, joined_turns, said
+from workers.llama.conversation import Part, is_prefilled, said
 from workers.llama.exclusion import grammar_without
 from workers.llama.grammar import safe_schema
 from workers.llama.parse import AnswerRules
@@ -36,9 +37,8 @@ def render(
     request: GenerationRequest, *, slot: int, stop: tuple[str, ...], vision: bool, context_tokens: int
 ) -> dict[str, Any]:
     """The body for POST /v1/chat/completions. `stop` are the model's own stop words, not the client's."""
-    turns = joined_turns(request.messages)
     body: dict[str, Any] = {
-        "messages": list(said(request.system, turns, vision=vision)),
+        "messages": list(said(request.system, request.messages, vision=vision)),
         "max_tokens": max(1, min(request.max_tokens, context_tokens)),
         "stream": True,
         "stream_options": {"include_usage": True},
@@ -51,9 +51,10 @@ def render(
     body |= _sampling(request)
     if stop:
         body["stop"] = list(stop)
-    arguments = _thinking(request, body, prefilled=is_prefilled(turns))
+    prefilled = is_prefilled(request.messages)
+    arguments = _thinking(request, body, prefilled=prefilled)
     if request.tools:
-        arguments |= _tools(request, body, prefilled=is_prefilled(turns))
+        arguments |= _tools(request, body, prefilled=prefilled)
     if arguments:
         body["chat_template_kwargs"] = arguments
     return body

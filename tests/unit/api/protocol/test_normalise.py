@@ -5,51 +5,24 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
-from api.protocol import normalise
-from api.protocol.schema import validated
 from infra.errors import BadRequest
 from scheduler.contract import ImageBlock, Message, TextBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock
+from tests.unit.api.protocol.conversations import (
+    IMAGE,
+    Entry,
+    assistant,
+    call,
+    entries,
+    normal,
+    result,
+    system,
+    text,
+    thinking,
+    user,
+)
 
 pytestmark = pytest.mark.unit
-
-Entry = dict[str, Any]
-
-
-def normal(*entries: Entry) -> tuple[Message, ...]:
-    return normalise.messages(validated({"messages": list(entries)}).messages)
-
-
-def user(*blocks: Entry | str) -> Entry:
-    return {"role": "user", "content": [text(block) if isinstance(block, str) else block for block in blocks]}
-
-
-def assistant(*blocks: Entry | str) -> Entry:
-    return user(*blocks) | {"role": "assistant"}
-
-
-def system(content: str) -> Entry:
-    return {"role": "system", "content": content}
-
-
-def text(words: str) -> Entry:
-    return {"type": "text", "text": words}
-
-
-def call(call_id: str, name: str = "Bash", **arguments: Any) -> Entry:
-    return {"type": "tool_use", "id": call_id, "name": name, "input": arguments}
-
-
-def result(call_id: str, content: Any = "done", **more: Any) -> Entry:
-    return {"type": "tool_result", "tool_use_id": call_id, "content": content, **more}
-
-
-def thinking(words: str) -> Entry:
-    return {"type": "thinking", "thinking": words, "signature": "s"}
-
-
-IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}}
 
 
 def outline(messages: tuple[Message, ...]) -> list[tuple[str, list[str]]]:
@@ -147,6 +120,10 @@ def test_a_prefill_is_kept_without_the_blanks_at_its_end() -> None:
         ("user", ["q"]),
         ("assistant", ["a ", "The answer is"]),
     ]
+    assert outline(normal(user("q"), assistant("The answer is \n", thinking("t"))))[1] == (
+        "assistant",
+        ["The answer is", "thinking t"],
+    )
 
 
 def test_thinking_comes_back_to_the_letter_and_redacted_thinking_goes() -> None:
@@ -261,15 +238,6 @@ def test_a_block_in_a_role_that_cannot_hold_it_is_named(entry: Entry, field: str
 
 
 # --- whatever comes -----------------------------------------------------------------------------------------------
-
-ids = st.sampled_from(["1", "2", "1-2"])
-texts = st.sampled_from(["", " ", "a", "b ", "<system-reminder>x"]).map(text)
-results = st.builds(result, ids, st.sampled_from(["", "done", None, [text("a"), IMAGE]]))
-calls = st.builds(call, ids)
-thoughts = st.sampled_from(["", "t"]).map(thinking)
-users = st.lists(texts | results | st.just(IMAGE), max_size=4).map(lambda blocks: user(*blocks))
-assistants = st.lists(texts | calls | thoughts | st.just(IMAGE), max_size=4).map(lambda blocks: assistant(*blocks))
-entries = st.lists(users | assistants | st.just(system("rule")), min_size=1, max_size=12)
 
 
 def is_blank(block: Any) -> bool:

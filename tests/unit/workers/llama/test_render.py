@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
-from scheduler.contract import GenerationRequest, Message, TextBlock, Thinking, Tool, ToolChoice, ToolUseBlock
+from scheduler.contract import GenerationRequest, Message, TextBlock, Thinking, Tool, ToolChoice
 from workers.llama.render import answer_rules, render
 
 pytestmark = pytest.mark.unit
@@ -76,12 +76,6 @@ def test_a_given_beginning_turns_thinking_off() -> None:
     arguments = body(messages=prefill(), thinking=Thinking(enabled=True))["chat_template_kwargs"]
 
     assert arguments == {"enable_thinking": False}
-
-
-def test_a_last_message_with_calls_is_no_given_beginning() -> None:
-    call = Message(role="assistant", content=(ToolUseBlock(id="a", name="Bash", input={}),))
-
-    assert "chat_template_kwargs" not in body(messages=(*asked().messages, call))
 
 
 def test_tools_become_functions_with_their_key_order_kept() -> None:
