@@ -35,5 +35,5 @@ class House:
         return list(dict.fromkeys(w.info.model for w in workers if w.info.model))
 
     def model(self) -> str:
-        """The id that any name asked for maps to; empty while no worker has told one."""
+        """The id that a name served by nobody maps to; empty while no worker has told one."""
         return next(iter(self.models()), "")

@@ -105,7 +105,7 @@ class Dispatcher:
         """
         if not self._membership.fresh:
             raise BrokerDown("the broker does not answer", retry_after_s=5)
-        view = self.view
+        view = admission.serving(self.view, spec.request.model)
         home = await self._jobs.home(spec.identity.conversation)
         candidates = placement.candidates(view, spec.identity.conversation, home, self._load_bound)
         retry_after_s = admission.retry_after_s(view, self.usual_answer_s)

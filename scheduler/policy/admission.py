@@ -1,6 +1,6 @@
 """Whether a request may wait here at all, and what a refused one is told.
 
-Owns: which workers can serve, the refusal when none can, and the `Retry-After` of each refusal.
+Owns: which workers can serve a model, the refusal when none can, and the `Retry-After` of each refusal.
 Never: chooses among the able ones.
 """
 
@@ -10,6 +10,12 @@ from scheduler.contract import ClusterView, WorkerState, WorkerView
 
 LONGEST_RETRY_S = 60  # a larger value makes the client give up at once
 LOADING_RETRY_S = 5
+
+
+def serving(view: ClusterView, model: str) -> ClusterView:
+    """The view without workers of other models; one that loads may not have told its own. "" stands for any model."""
+    workers = tuple(worker for worker in view.workers if not model or worker.info.model in (model, ""))
+    return view.model_copy(update={"workers": workers})
 
 
 def able(view: ClusterView) -> tuple[WorkerView, ...]:

@@ -17,6 +17,7 @@ def worker(
     homes: int = 0,
     state: WorkerState = WorkerState.READY,
     reason: str = "",
+    model: str = "",
 ) -> WorkerView:
     """A worker whose queued jobs are all at level 5."""
     info = WorkerInfo(
@@ -24,6 +25,7 @@ def worker(
         incarnation=f"{name}-1",
         state=state,
         reason=reason,
+        model=model,
         slots=tuple(SlotInfo(slot=number) for number in range(slots)),
     )
     levels = (0, 0, 0, 0, 0, queued, 0, 0, 0, 0)
