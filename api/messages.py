@@ -4,7 +4,6 @@ Owns: the order of the rooms a request goes through, and that leaving gives ever
 Never: what happens inside a room.
 """
 
-import asyncio
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -20,14 +19,13 @@ from starlette.types import Receive, Scope, Send
 from api.answer import Answer, patience
 from api.house import House
 from api.protocol.request import Call, parse
-from api.receiving import read_body, unless_gone
+from api.receiving import read_body, understood, unless_gone
 from api.record import Record
 from infra.errors import BadRequest, ShuttingDown
 from infra.observability import stages
 from scheduler.contract import JobSpec
 
 router = APIRouter()
-PARSED_INLINE_BYTES = 1_000_000
 
 
 @router.post("/v1/messages")
@@ -55,8 +53,7 @@ async def _receive(request: Request, house: House) -> Call:
     parsing = partial(
         parse, raw, request.headers, key_name=key_name, model=house.model(), default_level=house.settings.default_level
     )
-    # A usual body takes less than a change of thread; a huge one would hold up everybody else's stream.
-    call = parsing() if len(raw) <= PARSED_INLINE_BYTES else await asyncio.to_thread(parsing)
+    call = await understood(raw, parsing)
     stages.mark("parsed")
     if call.stream and request.scope["http_version"] == "1.0":
         raise BadRequest("HTTP/1.0 cannot carry a stream; ask with HTTP/1.1", field="stream")

@@ -4,6 +4,7 @@ Owns: what is served under which name, and exact counts without the GPU's queue.
 Never: an engine; counting threads of the workers answer over Redis.
 """
 
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter
@@ -12,7 +13,7 @@ from starlette.requests import Request
 from api.house import House
 from api.messages import JsonResponse
 from api.protocol.request import parse_count
-from api.receiving import read_body
+from api.receiving import read_body, understood
 from infra.errors import NotFound, NoWorker
 from scheduler.policy.admission import LOADING_RETRY_S, why_none
 
@@ -45,10 +46,10 @@ async def count_tokens(request: Request) -> JsonResponse:
     house.keyring.caller(request.headers)
     settings = house.settings
     raw = await read_body(request, settings.body_limit_bytes, settings.body_timeout_s)
-    call = parse_count(raw, model=house.model())
+    asked = await understood(raw, partial(parse_count, raw, model=house.model()))
     if not house.model():
         raise NoWorker(why_none(house.view), retry_after_s=LOADING_RETRY_S)
-    count = await house.counts.count(call, settings.count_timeout_ms / 1000)
+    count = await house.counts.count(asked, settings.count_timeout_ms / 1000)
     if count.exact:
         return JsonResponse({"input_tokens": count.tokens})
     return JsonResponse({"input_tokens": count.tokens, "estimated": True}, {"x-corral-estimated": "1"})

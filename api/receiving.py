@@ -1,11 +1,13 @@
 """Taking a request's body in, within bounds.
 
-Owns: the limits on size and time of a body, and noticing that a client has left before its answer began.
+Owns: the limits on size and time of a body, where it is worked on, and noticing that a client has left before its
+answer began.
 Never: what the body means.
 """
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from starlette.requests import ClientDisconnect, Request
@@ -15,6 +17,8 @@ from infra.errors import BadRequest, BodyTooLarge, Cancelled
 
 T = TypeVar("T")
 PLAIN = ("", "identity")
+INLINE_BYTES = 150_000  # up to here the worst body, of tiny messages, takes about 20 ms, a usual one 3 ms
+_beside = ThreadPoolExecutor(2, thread_name_prefix="body")  # the work holds Python's lock: more gain nothing
 
 
 async def read_body(request: Request, limit_bytes: int, timeout_s: float) -> bytes:
@@ -46,6 +50,13 @@ async def _collect(request: Request, limit_bytes: int) -> bytes:
             raise _too_large(limit_bytes)
         chunks.append(chunk)
     return b"".join(chunks)
+
+
+async def understood(raw: bytes, work: Callable[[], T]) -> T:
+    """What `work` makes of `raw`; a large body is worked on in a thread, not to hold up everybody else's stream."""
+    if len(raw) <= INLINE_BYTES:
+        return work()
+    return await asyncio.get_running_loop().run_in_executor(_beside, work)
 
 
 def _too_large(limit_bytes: int) -> BodyTooLarge:

@@ -16,11 +16,10 @@ from infra import keys
 from infra.errors import BadRequest
 from infra.redis_client import broker_errors
 from scheduler import scripts
-from scheduler.contract import CountReply, GenerationRequest
+from scheduler.contract import CountReply, PackedRequest
 from scheduler.follow import Follower
 from scheduler.jobs import API_LIFETIME_MS
 from scheduler.membership import Membership
-from scheduler.packing import pack
 
 CACHED = 4096
 MOST_WAITING = 1024  # in one model's line; far more than its workers count while anybody waits
@@ -47,42 +46,48 @@ class Counts:
         self._cache: OrderedDict[bytes, int] = OrderedDict()
         self._tokens_per_byte = USUAL_TOKENS_PER_BYTE
 
-    async def count(self, request: GenerationRequest, timeout_s: float) -> TokenCount:
+    async def count(self, request: PackedRequest, timeout_s: float) -> TokenCount:
         """Tokens of `request`; an estimate when no worker answers within `timeout_s`.
 
         Raises BrokerDown, and BadRequest when the engine's template refuses the request.
         """
-        body = pack(request)
-        key = self._key(request.model, body)
+        key = self._key(request)
         if key in self._cache:
             self._cache.move_to_end(key)
             return TokenCount(self._cache[key], exact=True)
-        reply = await self._ask(request.model, body, timeout_s)
-        size = len(request.model_dump_json())
+        reply = await self._ask(request, timeout_s)
         if reply is None:
-            return TokenCount(max(1, round(size * self._tokens_per_byte)), exact=False)
+            return TokenCount(max(1, round(request.json_bytes * self._tokens_per_byte)), exact=False)
         if reply.tokens is None:
             raise BadRequest(reply.error)
-        self._learn(key, size, reply.tokens)
+        self._learn(key, request.json_bytes, reply.tokens)
         return TokenCount(reply.tokens, exact=True)
 
-    async def _ask(self, model: str, body: bytes, timeout_s: float) -> CountReply | None:
+    async def _ask(self, request: PackedRequest, timeout_s: float) -> CountReply | None:
         name = keys.stream(f"count-{uuid.uuid4().hex}")
-        asked: list[str | bytes | int] = [name, body, max(1, int(timeout_s * 1000)), MOST_WAITING, API_LIFETIME_MS]
+        asked: list[str | bytes | int] = [
+            name,
+            request.body,
+            max(1, int(timeout_s * 1000)),
+            MOST_WAITING,
+            API_LIFETIME_MS,
+        ]
         async with self._follower.follow(name) as feed:
             with broker_errors():
-                await self._ask_script([keys.count(model), self._wake], asked)
+                await self._ask_script([keys.count(request.model), self._wake], asked)
             payloads = await feed.take(timeout_s)
         try:
             return CountReply.model_validate_json(payloads[0]) if payloads else None
         except ValidationError:
             return None
 
-    def _key(self, model: str, body: bytes) -> bytes:
+    def _key(self, request: PackedRequest) -> bytes:
         """Of a request and the files that its model is now: another one may come under the same name."""
         workers = self._membership.view.workers
-        hashes = {worker.info.model_hash for worker in workers if worker.info.model == model}
-        return hashlib.sha256("".join(f"{one}\n" for one in sorted(hashes) if one).encode() + body).digest()
+        hashes = {worker.info.model_hash for worker in workers if worker.info.model == request.model}
+        digest = hashlib.sha256("".join(f"{one}\n" for one in sorted(hashes) if one).encode())
+        digest.update(request.body)
+        return digest.digest()
 
     def _learn(self, key: bytes, size: int, tokens: int) -> None:
         self._cache[key] = tokens

@@ -19,7 +19,6 @@ from infra.errors import NoWorker, QueueFull
 from infra.redis_client import broker_errors
 from scheduler import scripts
 from scheduler.contract import CONTRACT_VERSION, Delta, JobSpec, encode_deltas
-from scheduler.packing import pack
 from scheduler.policy.placement import Candidate
 
 ENDED_LIFETIME_MS = 60_000
@@ -79,7 +78,7 @@ class Jobs:
         who = spec.identity
         fields: list[str | int | bytes] = [
             "version", CONTRACT_VERSION, "request_id", spec.request_id, "api", self._api, "agent", who.agent,
-            "conversation", who.conversation, "kind", who.kind.value, "body", pack(spec.request),
+            "conversation", who.conversation, "kind", who.kind.value, "body", spec.request.body,
         ]  # fmt: skip
         names = [keys.job(spec.id), keys.ARRIVALS, keys.wake(self._api), keys.home(who.conversation)]
         names.append(keys.overflow(who.session or spec.id))

@@ -1,4 +1,4 @@
-"""From a client's body and headers to what the scheduler takes.
+"""From a client's body and headers to what the scheduler takes: packed, so that nothing large is done later.
 
 Owns: the order of the steps, and the fields that are no messages.
 Never: HTTP, a store, an engine. Pure and linear in the body's size; a body of megabytes still takes tens of
@@ -12,7 +12,8 @@ from pydantic import BaseModel, ConfigDict
 from api.protocol import identity, normalise, prefix
 from api.protocol.body import read_object
 from api.protocol.schema import DEFAULT_MAX_TOKENS, MessagesRequest, ThinkingSwitch, validated
-from scheduler.contract import GenerationRequest, Identity, Thinking
+from scheduler.contract import GenerationRequest, Identity, PackedRequest, Thinking
+from scheduler.packing import pack
 
 
 class Call(BaseModel):
@@ -24,7 +25,7 @@ class Call(BaseModel):
 
     model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
 
-    request: GenerationRequest
+    request: PackedRequest
     identity: Identity
     level: int
     stream: bool
@@ -40,7 +41,7 @@ def parse(raw: bytes, headers: Mapping[str, str], *, key_name: str, model: str, 
     body = validated(read_object(raw))
     request = _generation_request(body, model)
     return Call(
-        request=request,
+        request=pack(request),
         identity=identity.identify(headers, body.metadata, request, key_name),
         level=level,
         stream=bool(body.stream),
@@ -48,9 +49,9 @@ def parse(raw: bytes, headers: Mapping[str, str], *, key_name: str, model: str, 
     )
 
 
-def parse_count(raw: bytes, *, model: str) -> GenerationRequest:
+def parse_count(raw: bytes, *, model: str) -> PackedRequest:
     """The body of `POST /v1/messages/count_tokens`: the same prompt as `parse` makes of it. Raises BadRequest."""
-    return _generation_request(validated(read_object(raw)), model)
+    return pack(_generation_request(validated(read_object(raw)), model))
 
 
 def _generation_request(body: MessagesRequest, model: str) -> GenerationRequest:

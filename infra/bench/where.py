@@ -16,9 +16,9 @@ from infra.bench.report import Figures
 # From one mark to a later one, in the order of a request's way.
 WAYS = (
     ("receive the body", "arrived", "received"),
-    ("parse and normalise", "received", "parsed"),
+    ("parse, normalise, pack", "received", "parsed"),
     ("look up the home", "parsed", "placed"),
-    ("pack, store, admit", "placed", "admitted"),
+    ("store, admit", "placed", "admitted"),
     ("publish the ticket", "admitted", "published"),
     ("pick-up by Celery", "published", "picked_up"),
     ("claim", "picked_up", "claimed"),

@@ -22,7 +22,7 @@ from scheduler.contract.deltas import (
     decode_deltas,
     encode_deltas,
 )
-from scheduler.contract.job import ClaimedJob, Identity, JobSpec, Kind
+from scheduler.contract.job import ClaimedJob, Identity, JobSpec, Kind, PackedRequest
 from scheduler.contract.request import (
     Block,
     GenerationRequest,
@@ -55,6 +55,7 @@ __all__ = [
     "JobSpec",
     "Kind",
     "Message",
+    "PackedRequest",
     "SlotInfo",
     "Started",
     "StopReason",

@@ -6,7 +6,6 @@ from enum import StrEnum
 from pydantic import Field
 
 from scheduler.contract.base import Frozen
-from scheduler.contract.request import GenerationRequest
 
 
 class Kind(StrEnum):
@@ -28,6 +27,18 @@ class Identity(Frozen):
     identified: bool
 
 
+@dataclass(frozen=True, slots=True)
+class PackedRequest:
+    """A GenerationRequest as it goes to a worker (`scheduler.packing`): made once, off the event loop when it is large.
+
+    `json_bytes` is its size before it was compressed.
+    """
+
+    model: str
+    body: bytes
+    json_bytes: int
+
+
 class JobSpec(Frozen):
     """A request that the dispatcher is asked to bring to a worker."""
 
@@ -36,7 +47,7 @@ class JobSpec(Frozen):
     identity: Identity
     level: int = Field(ge=0, le=9)
     wait_limit_ms: int
-    request: GenerationRequest
+    request: PackedRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from scheduler.contract import (
     JobSpec,
     Kind,
     Message,
+    PackedRequest,
     SlotInfo,
     TextBlock,
     WorkerInfo,
@@ -29,6 +30,7 @@ from scheduler.contract import (
     decode_deltas,
 )
 from scheduler.jobs import Jobs, Limits
+from scheduler.packing import pack
 from scheduler.policy.placement import NO_LIMIT, Candidate
 from scheduler.stream import Append
 
@@ -43,6 +45,10 @@ def request(text: str = "hello", max_tokens: int = 16) -> GenerationRequest:
     return GenerationRequest(
         model="m", messages=(Message(role="user", content=(TextBlock(text=text),)),), max_tokens=max_tokens
     )
+
+
+def packed(text: str = "hello") -> PackedRequest:
+    return pack(request(text))
 
 
 def spec(
@@ -65,7 +71,7 @@ def spec(
         identified=True,
     )
     return JobSpec(
-        id=job_id, request_id="req", identity=identity, level=level, wait_limit_ms=wait_limit_ms, request=request()
+        id=job_id, request_id="req", identity=identity, level=level, wait_limit_ms=wait_limit_ms, request=packed()
     )
 
 

@@ -89,7 +89,9 @@ def test_a_packed_request_comes_back_equal_in_the_clients_own_order(
             ],
         }
     )
-    back = unpack(pack(request))
+    packed = pack(request)
+    assert (packed.model, packed.json_bytes) == ("m", len(request.model_dump_json().encode()))
+    back = unpack(packed.body)
     assert back == request
     assert list(back.tools[0].input_schema) == list(schema)
 

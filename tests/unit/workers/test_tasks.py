@@ -33,6 +33,7 @@ from workers.tasks import Work
 pytestmark = pytest.mark.unit
 
 REQUEST = GenerationRequest(model="m", messages=(), max_tokens=100)
+BODY = pack(REQUEST).body
 CONTEXT, LIMIT = 1000, 900
 END = End(
     stop_reason=StopReason.END_TURN,
@@ -107,9 +108,7 @@ class Engine:
 def run(engine: Engine, lines: Lines | None = None) -> Pen:
     pen = Pen()
     with Flusher(1) as flusher:
-        work = Work(
-            cast(Claims, lines or Lines(pack(REQUEST))), pen, flusher, Running(), cast(Serving, cast(Any, engine))
-        )
+        work = Work(cast(Claims, lines or Lines(BODY)), pen, flusher, Running(), cast(Serving, cast(Any, engine)))
         work.generate("ticket", "me", 5)
     assert not any(slot.busy for slot in engine.slots.snapshot())
     return pen
@@ -141,7 +140,7 @@ def test_a_ticket_for_an_empty_line_does_nothing() -> None:
 
 
 def test_a_ticket_that_comes_while_the_engine_is_away_claims_nothing() -> None:
-    lines = Lines(pack(REQUEST))
+    lines = Lines(BODY)
     assert run(Engine(prompt(), END, usable=0), lines).written == []
     assert (lines.claims, len(lines.jobs)) == (0, 1)
 
@@ -160,18 +159,18 @@ def test_an_engine_that_stops_without_an_end_is_an_error() -> None:
     ("tokens", "reserve", "code"), [(901, False, "prompt_too_long"), (1001, True, "prompt_too_long")]
 )
 def test_a_prompt_over_its_limit_is_refused_with_both_numbers(tokens: int, reserve: bool, code: str) -> None:
-    pen = run(Engine(prompt(tokens), END), Lines(pack(REQUEST), reserve=reserve))
+    pen = run(Engine(prompt(tokens), END), Lines(BODY, reserve=reserve))
     assert failed(pen).code == code
     assert str(tokens) in failed(pen).message
     assert failed(pen).prompt_tokens == tokens
 
 
 def test_a_compaction_request_may_use_the_reserve() -> None:
-    assert run(Engine(prompt(901), END), Lines(pack(REQUEST), reserve=True)).finals == ["done"]
+    assert run(Engine(prompt(901), END), Lines(BODY, reserve=True)).finals == ["done"]
 
 
 def test_a_prompt_that_leaves_no_room_to_write_in_is_refused() -> None:
-    pen = run(Engine(prompt(990), END), Lines(pack(REQUEST), reserve=True))
+    pen = run(Engine(prompt(990), END), Lines(BODY, reserve=True))
     assert failed(pen).code == "no_room_for_output"
 
 

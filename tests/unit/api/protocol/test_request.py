@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from api.protocol.request import Call, parse, parse_count
 from infra.errors import BadRequest
 from scheduler.contract import GenerationRequest, Kind, Message, TextBlock, Thinking
+from scheduler.packing import unpack
 from tests.doubles.bodies import claude_body, claude_headers, session_id
 
 pytestmark = pytest.mark.unit
@@ -21,13 +22,17 @@ def parsed(body: Any, headers: dict[str, str] | None = None) -> Call:
     return parse(raw, headers or {}, key_name="key", model="anthropic-m", default_level=5)
 
 
+def requested(body: Any, headers: dict[str, str] | None = None) -> GenerationRequest:
+    return unpack(parsed(body, headers).request.body)
+
+
 def hello(**fields: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": "hello"}], **fields}
 
 
 def test_the_least_body_gets_all_defaults() -> None:
     call = parsed(hello())
-    assert call.request == GenerationRequest(
+    assert unpack(call.request.body) == GenerationRequest(
         model="anthropic-m", messages=(Message(role="user", content=(TextBlock(text="hello"),)),), max_tokens=4096
     )
     assert (call.level, call.stream, call.identity.agent) == (5, False, "key")
@@ -45,7 +50,7 @@ def test_every_field_is_carried() -> None:
         "stream": True,
     }
     call = parsed(hello(**fields), {"x-priority": "2"})
-    request = call.request
+    request = unpack(call.request.body)
     assert (request.model, request.max_tokens, request.stop_sequences) == ("anthropic-m", 7, ("b", "a"))
     assert (request.temperature, request.top_p, request.top_k) == (1.0, 0.5, 40)
     assert (call.level, call.stream, call.asked_model) == (2, True, "claude-of-any-name")
@@ -61,11 +66,11 @@ def test_every_field_is_carried() -> None:
     ],
 )
 def test_every_form_of_thinking_is_carried(sent: Any, expected: Thinking) -> None:
-    assert parsed(hello(thinking=sent)).request.thinking == expected
+    assert requested(hello(thinking=sent)).thinking == expected
 
 
 def test_removed_tools_are_told_in_the_system_text() -> None:
-    request = parsed(hello(system="s", tools=[{"type": "web_search_20250305", "name": "web_search"}])).request
+    request = requested(hello(system="s", tools=[{"type": "web_search_20250305", "name": "web_search"}]))
     assert request.tools == ()
     assert request.system.startswith("s\n\nThese tools are not available here")
     assert "web_search" in request.system
@@ -73,38 +78,40 @@ def test_removed_tools_are_told_in_the_system_text() -> None:
 
 def test_a_count_sees_the_same_prompt_and_needs_no_max_tokens() -> None:
     body = claude_body(turns=2)
-    asked = parsed(body, claude_headers()).request
+    asked = requested(body, claude_headers())
     del body["max_tokens"]
     counted = parse_count(json.dumps(body).encode(), model="anthropic-m")
-    assert counted == asked.model_copy(update={"max_tokens": 4096})
+    assert unpack(counted.body) == asked.model_copy(update={"max_tokens": 4096})
 
 
 def test_a_body_of_claude_code_is_understood_whole() -> None:
     call = parsed(claude_body(turns=3, agent="two"), claude_headers("two", level=1))
     assert call.identity.session == session_id("two")
     assert (call.identity.kind, call.level, call.stream) == (Kind.MAIN, 1, True)
-    assert "billing" not in call.request.system
-    assert len(call.request.tools) == 24
-    assert [message.role for message in call.request.messages] == ["user", "assistant"] * 3 + ["user"]
-    assert call.request.thinking.enabled
+    request = unpack(call.request.body)
+    assert "billing" not in request.system
+    assert len(request.tools) == 24
+    assert [message.role for message in request.messages] == ["user", "assistant"] * 3 + ["user"]
+    assert request.thinking.enabled
 
 
 def test_a_growing_conversation_of_claude_code_keeps_its_prefix_and_its_name() -> None:
     short, long = (parsed(claude_body(turns=turns), claude_headers()) for turns in (2, 5))
-    assert long.request.messages[: len(short.request.messages)] == short.request.messages
-    assert (long.request.system, long.request.tools) == (short.request.system, short.request.tools)
     assert long.identity == short.identity
+    before, now = unpack(short.request.body), unpack(long.request.body)
+    assert now.messages[: len(before.messages)] == before.messages
+    assert (now.system, now.tools) == (before.system, before.tools)
 
 
 def test_attribution_does_not_part_two_conversations_of_one_prefix() -> None:
     body = claude_body()
     other = json.loads(json.dumps(body).replace("cc_version=2.1.197", "cc_version=9.9.9"))
-    assert parsed(other).request == parsed(body).request
+    assert requested(other) == requested(body)
 
 
 def test_a_lone_surrogate_and_nul_do_not_stop_a_request() -> None:
     raw = rb'{"messages":[{"role":"user","content":"a\ud83d\u0000b"}],"metadata":{"user_id":"\udc00"}}'
-    (message,) = parsed(raw).request.messages
+    (message,) = requested(raw).messages
     assert message.content == (TextBlock(text="a\ufffdb"),)
 
 
@@ -113,7 +120,7 @@ def test_the_deepest_body_that_is_taken_can_be_stored() -> None:
     for _ in range(190):
         value = {"a": value}
     call = {"type": "tool_use", "id": "1", "name": "n", "input": value}
-    request = parsed({"messages": [{"role": "assistant", "content": [call]}]}).request
+    request = requested({"messages": [{"role": "assistant", "content": [call]}]})
     assert GenerationRequest.model_validate_json(request.model_dump_json()) == request
 
 
@@ -123,13 +130,13 @@ def test_a_long_conversation_of_one_repeated_id_is_taken(messages: int) -> None:
         {"role": "assistant", "content": [{"type": "tool_use", "id": "call", "name": "n", "input": {}}]},
         {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "call", "content": "a"}]},
     ]
-    request = parsed({"messages": [{"role": "user", "content": "q"}, *turn * (messages // 2)]}).request
+    request = requested({"messages": [{"role": "user", "content": "q"}, *turn * (messages // 2)]})
     assert len(request.messages) == messages + 1
 
 
 def test_three_hundred_tools_and_ten_megabytes_are_taken() -> None:
     tools = [{"name": f"t{number}", "input_schema": {"type": "object"}} for number in range(300)]
-    request = parsed({"messages": [{"role": "user", "content": "\u00e9\n" * 3_500_000}], "tools": tools}).request
+    request = requested({"messages": [{"role": "user", "content": "\u00e9\n" * 3_500_000}], "tools": tools})
     assert len(request.tools) == 300
 
 
@@ -207,7 +214,7 @@ def test_a_body_with_anything_anywhere_is_served_or_refused_by_name(
 
 def request_or_field(body: Any) -> GenerationRequest | str | None:
     try:
-        return parsed(body).request
+        return requested(body)
     except BadRequest as refusal:
         return refusal.field
 
