@@ -37,11 +37,6 @@ class EventBuilder:
         self._output_tokens = 0
 
     @property
-    def has_content(self) -> bool:
-        """True once a block has been started."""
-        return self._blocks > 0
-
-    @property
     def done(self) -> bool:
         """True after the last event; nothing comes out any more."""
         return self._done

@@ -1,9 +1,12 @@
 """Rules of the house that no other tool holds."""
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -55,6 +58,23 @@ def test_every_lua_file_heads_with_its_contract() -> None:
     for path in (ROOT / "scheduler" / "lua").glob("*.lua"):
         head = path.read_text()
         assert all(word in head for word in ("-- KEYS", "-- ARGV", "-- Returns")), path.name
+
+
+def test_every_dependency_is_used_and_every_package_file_is_there() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    needed = {re.split(r"[<>=;\[ ]", line)[0] for line in project["project"]["dependencies"]}
+    # uvicorn loads these two by itself when they are there.
+    used = {"uvloop", "httptools"}
+    provided_by = packages_distributions()
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
+            providers = [provider for name in names for provider in provided_by.get(name.split(".")[0], ())]
+            used.update(provider.lower().replace("_", "-") for provider in providers)
+    assert needed - used == set()
+    for package, patterns in project["tool"]["setuptools"]["package-data"].items():
+        assert [pattern for pattern in patterns if not list((ROOT / package).glob(pattern))] == []
 
 
 def test_every_setting_has_a_description_and_stands_in_the_readme() -> None:

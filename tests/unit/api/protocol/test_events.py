@@ -56,7 +56,6 @@ def test_pings_and_heartbeats_fit_in_anywhere(middle: list[Delta], end: str, ear
     for event in events:
         transcript.take(event)
     assert built.done == transcript.ended == (end == "fail")
-    assert built.has_content == bool(transcript.blocks)
 
 
 @given(answers())
@@ -159,7 +158,6 @@ def test_blanks_ahead_of_text_are_kept_and_blanks_without_text_make_no_block() -
 def test_an_answer_of_nothing_has_no_block() -> None:
     built = builder()
     assert [event["type"] for event in built.feed(finished())] == ["message_start", "message_delta", "message_stop"]
-    assert not built.has_content
 
 
 # --- the end ------------------------------------------------------------------------------------------------------
@@ -220,4 +218,3 @@ def test_a_heartbeat_opens_no_block_and_ends_nothing() -> None:
             "output_tokens": 0,
         },
     }
-    assert not built.has_content
