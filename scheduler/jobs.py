@@ -54,6 +54,11 @@ class Jobs:
         self._move = redis.register_script(scripts.text("move"))
         self._bury = redis.register_script(scripts.text("bury"))
 
+    @property
+    def queue_limit(self) -> int:
+        """How many jobs a line may hold."""
+        return self._limits.queue
+
     async def home(self, conversation: str) -> str | None:
         """The worker that a conversation lives on, if it is remembered."""
         with broker_errors():
@@ -114,11 +119,12 @@ class Jobs:
         return "over"
 
     async def move(self, job_id: str, old: str, new: str, level: int, conversation: str) -> bool:
-        """Move a queued job to another line; False when it was no longer queued there."""
+        """Move a queued job to another line; False when it was no longer queued there or the other line is full."""
         names = [keys.job(job_id), keys.line(old), keys.line(new), keys.level_list(old, level)]
         names += [keys.home(conversation), keys.homes(old), keys.homes(new)]
         with broker_errors():
-            return bool(await self._move(names, [job_id, old, new, conversation, self._limits.home_ms]))
+            arguments: list[str | int] = [job_id, old, new, conversation, self._limits.home_ms, self._limits.queue]
+            return bool(await self._move(names, arguments))
 
     async def bury(self, job_id: str, worker: str, incarnation: str, last: Delta) -> bool:
         """End the running job of a dead incarnation with `last`; False when it had ended, runs elsewhere, or the

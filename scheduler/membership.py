@@ -20,7 +20,6 @@ from scheduler.jobs import HOMES_COUNT_MS
 
 log = structlog.get_logger(__name__)
 REFRESH_S = 0.5
-FORGOTTEN_MS = 24 * 3600 * 1000
 
 
 class Membership:
@@ -57,11 +56,11 @@ class Membership:
         return ClusterView(now_ms=now_ms, workers=workers)
 
     async def known(self) -> tuple[list[str], int]:
-        """Names of all workers seen within a day, and the broker's clock in ms."""
+        """Names of all workers that `recovery` has not forgotten, and the broker's clock in ms."""
         with broker_errors():
             seconds, micros = await self._redis.time()
             now_ms = seconds * 1000 + micros // 1000
-            names: Any = await self._redis.zrange(keys.WORKERS, now_ms - FORGOTTEN_MS, "+inf", byscore=True)
+            names: Any = await self._redis.zrange(keys.WORKERS, 0, -1)
         return sorted(name.decode() for name in names), now_ms
 
     async def _loads(self, names: Sequence[str], now_ms: int) -> list[tuple[tuple[int, ...], int, int]]:

@@ -1,7 +1,7 @@
-"""What becomes of the jobs of a worker that died, left or came back as another process.
+"""What becomes of the jobs of a worker that died, left, cannot serve, or came back as another process.
 
-Owns: finding the dead, moving their queued jobs, ending their running ones, replacing lost tickets, and saying each
-second that this API process itself lives.
+Owns: finding the dead, saying whose queued jobs have to move, ending running ones, replacing lost tickets, and
+forgetting workers of which nothing is left.
 Never: places by rules of its own (`policy`), writes a lease.
 
 Run by every API process, one at a time under a lock. A worker is dead when its lease is gone and this process has
@@ -11,6 +11,8 @@ nobody has died.
 
 import asyncio
 import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
@@ -21,18 +23,29 @@ from infra import keys
 from infra.errors import BrokerDown, WorkerLost
 from infra.redis_client import being_cancelled, broker_errors
 from scheduler import scripts
-from scheduler.contract import LEVELS, ClusterView, WorkerInfo, WorkerState
+from scheduler.contact import Contact
+from scheduler.contract import LEVELS, WorkerInfo, WorkerState
 from scheduler.jobs import Jobs
 from scheduler.membership import Membership
-from scheduler.policy import placement
+from scheduler.moving import Moves
 from scheduler.queue import Tickets
 from scheduler.stream import failure
 
 log = structlog.get_logger(__name__)
 PERIOD_S = 1.0
 LOCK_MS = 5000
-SLOW_S = 1.0  # a sweep that takes longer means that the broker was away
+STUCK_S = 5.0  # a worker that is not ready for so long keeps its line only while no other can take it
 SHORT_SWEEPS = 3  # a line is longer than its tickets for this many sweeps before tickets are replaced
+DIED = failure(WorkerLost("the worker died while it was answering; ask again", retry_after_s=1))
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """What is written of one worker: job -> incarnation that claimed it, and how many jobs and tickets wait."""
+
+    running: dict[str, str]
+    waiting: int
+    tickets: int
 
 
 class Recovery:
@@ -48,26 +61,27 @@ class Recovery:
         self._bound = bound
         self._lease_s = lease_s
         self._unlock = redis.register_script(scripts.text("unlock"))
+        self._forget = redis.register_script(scripts.text("forget_worker"))
         self._owner = uuid.uuid4().hex
-        self._contact_since_s: float | None = None
         self._short: dict[str, int] = {}
+        self._unready_since_s: dict[str, float] = {}
+        self.contact = Contact(jobs.announce)
 
     async def run(self) -> None:
-        """Sweep each second until cancelled."""
+        """Announce and sweep each second until cancelled; a long sweep does not hold up the announcement."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.contact.run())
+            tasks.create_task(self._sweep_for_ever())
+
+    async def _sweep_for_ever(self) -> None:
         while not being_cancelled():
-            started_s = monotonic()
             try:
-                await self._jobs.announce()
                 await self._sweep_locked()
-            except BrokerDown:
-                self._contact_since_s = None
-            if monotonic() - started_s > SLOW_S:
-                self._contact_since_s = None
+            except BrokerDown as error:
+                log.debug("sweep_waits", reason=error.message)
             await asyncio.sleep(PERIOD_S)
 
     async def _sweep_locked(self) -> None:
-        if self._contact_since_s is None:
-            self._contact_since_s = monotonic()
         with broker_errors():
             mine = await self._redis.set(keys.lock("recovery"), self._owner, nx=True, px=LOCK_MS)
             if mine:
@@ -77,63 +91,62 @@ class Recovery:
                     await self._unlock([keys.lock("recovery")], [self._owner])
 
     async def sweep(self) -> None:
-        """One pass over all workers seen lately. Raises BrokerDown."""
-        view = await self._membership.read()
-        alive = {worker.info.name: worker.info for worker in view.workers}
+        """One pass over all workers seen lately; what fails for one does not keep it from the others.
+
+        Raises BrokerDown when it cannot begin.
+        """
+        with self.contact.watched():
+            view = await self._membership.read()
         names, _ = await self._membership.known()
+        infos = {worker.info.name: worker.info for worker in view.workers}
+        moves = Moves(self._redis, self._jobs, self._tickets, self._bound, view)
+        for name, books in zip(names, await self._books(names), strict=True):
+            try:
+                await self._look_after(name, infos.get(name), books, moves)
+            except BrokerDown as error:
+                log.warning("worker_not_looked_after", worker=name, reason=error.message)
+
+    async def _books(self, names: Sequence[str]) -> list[Books]:
+        pipeline = self._redis.pipeline(transaction=False)
         for name in names:
-            info = alive.get(name)
-            if info is None and not self._contact_is_long():
-                continue
-            await self._bury_running(name, info)
-            if info is None or info.state is WorkerState.DRAINING:
-                await self._move_queued(name, view)
-            elif info.state is WorkerState.READY:
-                await self._replace_tickets(name)
-
-    def _contact_is_long(self) -> bool:
-        return self._contact_since_s is not None and monotonic() - self._contact_since_s >= self._lease_s
-
-    async def _bury_running(self, name: str, info: WorkerInfo | None) -> None:
+            pipeline.hgetall(keys.running(name))
+            pipeline.zcard(keys.line(name))
+            for level in LEVELS:
+                pipeline.llen(keys.level_list(name, level))
         with broker_errors():
-            running: Any = await self._redis.hgetall(keys.running(name))
-        last = failure(WorkerLost("the worker died while it was answering; ask again", retry_after_s=1))
-        for raw_id, raw_incarnation in running.items():
-            job_id, incarnation = raw_id.decode(), raw_incarnation.decode()
+            flat: list[Any] = await pipeline.execute() if names else []
+        width = 2 + len(LEVELS)
+        rows = [flat[i : i + width] for i in range(0, len(flat), width)]
+        return [Books({k.decode(): v.decode() for k, v in row[0].items()}, row[1], sum(row[2:])) for row in rows]
+
+    async def _look_after(self, name: str, info: WorkerInfo | None, books: Books, moves: Moves) -> None:
+        if info is None and self.contact.unbroken_s < self._lease_s:
+            return
+        await self._bury_running(name, info, books)
+        if self._cannot_serve(name, info):
+            if books.waiting:
+                await moves.empty(name)
+        elif info is not None and info.state is WorkerState.READY:
+            await self._replace_tickets(name, books)
+        if info is None and not books.waiting and not books.running:
+            await self._forget_worker(name)
+
+    async def _bury_running(self, name: str, info: WorkerInfo | None, books: Books) -> None:
+        for job_id, incarnation in books.running.items():
             dead = info is None or info.incarnation != incarnation
-            if dead and await self._jobs.bury(job_id, name, incarnation, last):
+            if dead and await self._jobs.bury(job_id, name, incarnation, DIED):
                 log.warning("job_lost_with_worker", job=job_id, worker=name)
 
-    async def _move_queued(self, name: str, view: ClusterView) -> None:
-        with broker_errors():
-            waiting: Any = await self._redis.zrange(keys.line(name), 0, -1)
-            if not waiting and name not in {worker.info.name for worker in view.workers}:
-                await self._redis.zrem(keys.WORKERS, name)
-        others = view.model_copy(update={"workers": tuple(w for w in view.workers if w.info.name != name)})
-        for raw_id in waiting:
-            await self._move_one(raw_id.decode(), name, others)
+    def _cannot_serve(self, name: str, info: WorkerInfo | None) -> bool:
+        if info is None or info.state in (WorkerState.DRAINING, WorkerState.READY):
+            self._unready_since_s.pop(name, None)
+            return info is None or info.state is WorkerState.DRAINING
+        since_s = self._unready_since_s.setdefault(name, monotonic())
+        return monotonic() - since_s >= STUCK_S
 
-    async def _move_one(self, job_id: str, name: str, view: ClusterView) -> None:
-        with broker_errors():
-            record: Any = await self._redis.hmget(keys.job(job_id), "level", "conversation", "agent")
-        if record[0] is None:
-            with broker_errors():
-                await self._redis.zrem(keys.line(name), job_id)
-            return
-        level, conversation, agent = int(record[0]), record[1].decode(), record[2].decode()
-        target = placement.choose(view, conversation, self._bound)
-        if target is None:
-            return  # it waits where it is: its worker may come back, its own limit ends the wait
-        if await self._jobs.move(job_id, name, target, level, conversation):
-            log.info("job_moved", job=job_id, worker=name, to=target)
-            await self._tickets.publish(job_id, agent, target, level)
-
-    async def _replace_tickets(self, name: str) -> None:
+    async def _replace_tickets(self, name: str, books: Books) -> None:
         """A popped ticket can vanish with its connection; its job would wait for ever."""
-        with broker_errors():
-            waiting = await self._redis.zcard(keys.line(name))
-            tickets = sum([await self._redis.llen(keys.level_list(name, level)) for level in LEVELS]) if waiting else 0
-        missing = waiting - tickets
+        missing = books.waiting - books.tickets
         self._short[name] = self._short.get(name, 0) + 1 if missing > 0 else 0
         if self._short[name] < SHORT_SWEEPS:
             return
@@ -143,3 +156,11 @@ class Recovery:
         for raw_id, score in lost:
             await self._tickets.publish(raw_id.decode(), "", name, int(score // keys.LEVEL_WEIGHT))
         log.warning("tickets_replaced", worker=name, count=len(lost))
+
+    async def _forget_worker(self, name: str) -> None:
+        own = [keys.homes(name), keys.control(name), *(keys.level_list(name, level) for level in LEVELS)]
+        names = [keys.lease(name), keys.WORKERS, keys.line(name), keys.running(name), *own]
+        with broker_errors():
+            if await self._forget(names, [name]):
+                self._short.pop(name, None)
+                log.info("worker_forgotten", worker=name)

@@ -6,7 +6,7 @@
 -- Invariant: any ticket stands for any job of a line, so removing one of the level keeps tickets and jobs equal.
 local r = redis.call('HMGET', KEYS[1], 'state', 'worker')
 if not r[1] then
-  redis.call('ZREM', KEYS[3], ARGV[1])
+  if redis.call('ZREM', KEYS[3], ARGV[1]) == 1 then redis.call('LPOP', KEYS[5]) end
   return {'over'}
 end
 if r[2] ~= ARGV[2] then return {'moved', r[2]} end

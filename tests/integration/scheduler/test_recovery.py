@@ -1,0 +1,242 @@
+"""One sweep of recovery over a store: whose jobs move, where to, and what is forgotten."""
+
+from typing import cast
+
+import pytest
+
+from infra import keys
+from infra.errors import BrokerDown
+from scheduler import contact, recovery
+from scheduler.contract import Failed, WorkerState
+from scheduler.membership import Membership
+from scheduler.queue import Tickets
+from scheduler.recovery import Recovery
+from tests.integration.scheduler.store import Store, Worker, spec
+
+pytestmark = pytest.mark.integration
+
+BOUND = 1.25
+
+
+class LaidTickets:
+    """Lays tickets as Celery would; for the workers in `refused` the broker takes none."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.refused: set[str] = set()
+
+    async def publish(self, _job_id: str, _agent: str, worker: str, level: int) -> None:
+        if worker in self.refused:
+            raise BrokerDown("the broker takes no ticket")
+        self.store.ticket(worker, level)
+
+
+def sweeper(store: Store, *, lease_s: float = 0) -> Recovery:
+    tickets = cast(Tickets, LaidTickets(store))
+    return Recovery(store.redis, Membership(store.redis), store.jobs, tickets, BOUND, lease_s)
+
+
+def laid(made: Recovery) -> LaidTickets:
+    return cast(LaidTickets, made._tickets)
+
+
+def dead(store: Store, name: str) -> Worker:
+    """A worker that has been seen and whose lease is gone."""
+    worker = store.worker(name)
+    store.raw.delete(keys.lease(name))
+    return worker
+
+
+async def line_of(store: Store, name: str, count: int) -> list[str]:
+    """`count` jobs in the line of worker `name`, of conversations of their own."""
+    jobs = [spec() for _ in range(count)]
+    for job in jobs:
+        await store.admit(job, name)
+    return [job.id for job in jobs]
+
+
+# --- who cannot serve ---------------------------------------------------------------------------------------------
+
+
+async def test_the_jobs_behind_an_engine_that_stays_down_move_to_a_worker_that_can_serve(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = store.worker("w1")
+    waiting = await line_of(store, "w1", 3)
+    store.worker("w2")
+    made = sweeper(store)
+    for state in (WorkerState.FAILING, WorkerState.LOADING):
+        failing.beat(state=state)
+        await made.sweep()
+        assert store.line("w1") == waiting  # an engine may need a moment to come back
+    monkeypatch.setattr(recovery, "STUCK_S", 0)
+    await made.sweep()
+    assert (store.line("w1"), store.line("w2")) == ([], waiting)
+    assert (sum(store.tickets("w1")), sum(store.tickets("w2"))) == (0, 3)
+
+
+async def test_an_engine_that_came_back_in_time_keeps_its_line(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = store.worker("w1")
+    waiting = await line_of(store, "w1", 2)
+    store.worker("w2")
+    made = sweeper(store)
+    worker.beat(state=WorkerState.FAILING)
+    await made.sweep()
+    worker.beat(state=WorkerState.READY)
+    monkeypatch.setattr(recovery, "STUCK_S", 0)
+    await made.sweep()
+    assert store.line("w1") == waiting
+
+
+async def test_jobs_stay_behind_a_failing_engine_when_nobody_else_can_serve(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "STUCK_S", 0)
+    worker = store.worker("w1")
+    waiting = await line_of(store, "w1", 2)
+    worker.beat(state=WorkerState.FAILING)
+    await sweeper(store).sweep()
+    assert store.line("w1") == waiting
+
+
+# --- where to -----------------------------------------------------------------------------------------------------
+
+
+async def test_the_moves_of_one_sweep_are_spread_and_fill_no_line_past_its_limit(store: Store) -> None:
+    for name in ("w1", "w4"):
+        store.worker(name)
+        await line_of(store, name, 6)
+    store.jobs = store.jobs_with(4)
+    store.worker("w2")
+    store.worker("w3")
+    await line_of(store, "w2", 1)
+    for name in ("w1", "w4"):
+        store.raw.delete(keys.lease(name))
+    await sweeper(store).sweep()
+    lengths = {name: len(store.line(name)) for name in ("w1", "w2", "w3", "w4")}
+    assert (lengths["w2"], lengths["w3"]) == (4, 4)
+    assert sum(lengths.values()) == 13
+    assert sum(store.tickets("w2")) + sum(store.tickets("w3")) == 8
+
+
+async def test_a_few_moved_jobs_are_shared_among_idle_workers(store: Store) -> None:
+    store.worker("w1")
+    await line_of(store, "w1", 8)
+    store.raw.delete(keys.lease("w1"))
+    for name in ("w2", "w3"):
+        store.worker(name)
+    await sweeper(store).sweep()
+    assert max(len(store.line(name)) for name in ("w2", "w3")) <= 5
+
+
+async def test_a_line_that_others_filled_meanwhile_takes_no_moved_job(store: Store) -> None:
+    store.worker("w1")
+    store.worker("w2")
+    [job_id] = await line_of(store, "w1", 1)
+    await line_of(store, "w2", 2)
+    full = store.jobs_with(2)
+    assert not await full.move(job_id, "w1", "w2", 5, "c")
+    assert (store.line("w1"), len(store.line("w2"))) == ([job_id], 2)
+
+
+# --- what goes wrong ----------------------------------------------------------------------------------------------
+
+
+async def test_a_ticket_that_cannot_be_laid_for_one_worker_keeps_nobody_else_waiting(store: Store) -> None:
+    made = sweeper(store)
+    for name in ("w1", "w2"):
+        store.worker(name)
+        await line_of(store, name, 1)
+        store.raw.delete(keys.level_list(name, 5))
+    laid(made).refused = {"w1"}
+    for _ in range(recovery.SHORT_SWEEPS):
+        await made.sweep()
+    assert (sum(store.tickets("w1")), sum(store.tickets("w2"))) == (0, 1)
+
+
+async def test_nobody_is_called_dead_before_the_broker_was_there_for_a_whole_lease(store: Store) -> None:
+    dead(store, "w1")
+    waiting = await line_of_the_dead(store)
+    store.worker("w2")
+    patient, sure = sweeper(store, lease_s=3600), sweeper(store)
+    await patient.sweep()
+    assert store.line("w1") == waiting
+    await sure.sweep()
+    assert (store.line("w1"), store.line("w2")) == ([], waiting)
+
+
+async def line_of_the_dead(store: Store) -> list[str]:
+    store.worker("w1", "again")
+    waiting = await line_of(store, "w1", 2)
+    store.raw.delete(keys.lease("w1"))
+    return waiting
+
+
+async def test_a_sweep_with_much_to_do_is_no_sign_that_the_broker_was_away(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each command is judged by itself: here every one is quick, and together they are slow."""
+    clock = Clock(0.4)
+    monkeypatch.setattr(contact, "monotonic", clock)
+    made = sweeper(store)
+    for name in ("w1", "w2", "w3"):
+        dead(store, name)
+    for _ in range(5):
+        await made.contact.announce_once()
+        await made.sweep()
+    assert made.contact.unbroken_s > 1
+
+
+class Clock:
+    """Each look at it is `step_s` later."""
+
+    def __init__(self, step_s: float) -> None:
+        self.now_s, self.step_s = 0.0, step_s
+
+    def __call__(self) -> float:
+        self.now_s += self.step_s
+        return self.now_s
+
+
+# --- what is left -------------------------------------------------------------------------------------------------
+
+
+async def test_of_a_dead_worker_nothing_is_left(store: Store) -> None:
+    worker = store.worker("w1")
+    runs, lost = spec(), spec()
+    await store.admit(runs)
+    assert worker.claims.claim() is not None
+    await store.admit(lost)
+    store.ticket("w1", 0)  # nobody takes it any more
+    store.raw.delete(keys.lease("w1"), keys.job(lost.id))
+    made = sweeper(store)
+    for _ in range(2):
+        await made.sweep()
+    own = ("corral:line:", "corral:running:", "corral:homes:", "corral:control:", "llm.")
+    assert [name for name in store.raw.scan_iter(count=1000) if name.startswith(own)] == []
+    assert store.raw.zrange(keys.WORKERS, 0, -1) == []
+    [(_, [last])] = store.written(runs.id)
+    assert isinstance(last, Failed)
+
+
+async def test_a_worker_last_seen_long_ago_is_forgotten_too(store: Store) -> None:
+    store.raw.zadd(keys.WORKERS, {"old": 1})
+    store.ticket("old", 5)
+    await sweeper(store).sweep()
+    assert not store.raw.exists(keys.WORKERS, keys.level_list("old", 5))
+
+
+async def test_a_job_whose_record_ran_out_takes_its_ticket_along(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recovery, "STUCK_S", 0)
+    worker = store.worker("w1")
+    gone, stays = await line_of(store, "w1", 2)
+    worker.beat(state=WorkerState.FAILING)
+    store.raw.delete(keys.job(gone))
+    await sweeper(store).sweep()
+    assert (store.line("w1"), sum(store.tickets("w1"))) == ([stays], 1)
+
+
+async def test_a_living_worker_without_work_is_not_forgotten(store: Store) -> None:
+    store.worker("w1")
+    await sweeper(store).sweep()
+    assert store.raw.zrange(keys.WORKERS, 0, -1) == ["w1"]
