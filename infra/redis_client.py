@@ -12,6 +12,7 @@ or wake.
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import redis
 import redis.asyncio
@@ -24,18 +25,16 @@ COMMAND_TIMEOUT_S = 2.0
 BLOCK_MS = 1000  # below every socket timeout: a longer BLOCK never returns cleanly with redis-py 8
 READ_TIMEOUT_S = 4.0
 POOL_WAIT_S = 2.0
+RETRIES = 1
+_BACKOFF = ExponentialBackoff(cap=0.2, base=0.05)
 
 
 def async_client(url: str, *, connections: int = 32, timeout_s: float = COMMAND_TIMEOUT_S) -> redis.asyncio.Redis:
     """A client for one event loop. Its commands fail within about `timeout_s` times two."""
     pool = redis.asyncio.BlockingConnectionPool.from_url(
         checked(url),
-        max_connections=connections,
-        timeout=POOL_WAIT_S,
-        socket_timeout=timeout_s,
-        socket_connect_timeout=COMMAND_TIMEOUT_S,
-        socket_keepalive=True,
-        retry=redis.asyncio.retry.Retry(ExponentialBackoff(cap=0.2, base=0.05), 1),
+        **_limits(connections, timeout_s),
+        retry=redis.asyncio.retry.Retry(_BACKOFF, RETRIES),
     )
     return redis.asyncio.Redis.from_pool(pool)
 
@@ -44,14 +43,20 @@ def sync_client(url: str, *, connections: int = 32, timeout_s: float = COMMAND_T
     """A client that threads share. Its commands fail within about `timeout_s` times two."""
     pool = redis.BlockingConnectionPool.from_url(
         checked(url),
-        max_connections=connections,
-        timeout=POOL_WAIT_S,
-        socket_timeout=timeout_s,
-        socket_connect_timeout=COMMAND_TIMEOUT_S,
-        socket_keepalive=True,
-        retry=Retry(ExponentialBackoff(cap=0.2, base=0.05), 1),
+        **_limits(connections, timeout_s),
+        retry=Retry(_BACKOFF, RETRIES),
     )
     return redis.Redis.from_pool(pool)
+
+
+def _limits(connections: int, timeout_s: float) -> dict[str, Any]:
+    return {
+        "max_connections": connections,
+        "timeout": POOL_WAIT_S,
+        "socket_timeout": timeout_s,
+        "socket_connect_timeout": COMMAND_TIMEOUT_S,
+        "socket_keepalive": True,
+    }
 
 
 def checked(url: str) -> str:
