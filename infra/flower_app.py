@@ -5,22 +5,27 @@ Never: changes anything; Flower runs read-only.
 """
 
 import sys
+import threading
+import time
+from contextlib import suppress
 from typing import Any
 
 from flower.views import BaseHandler
 
-from infra import config, keys
+from infra import entry, keys
 from infra.celery_app import build
 from infra.config import Settings
-from infra.errors import BrokerDown, ConfigError, CorralError
+from infra.errors import BrokerDown, ConfigError, StartError
 from infra.network import is_loopback
 from infra.redis_client import broker_errors, sync_client
 
 MOST_TASKS = 2000
+REFRESH_S = 1.0
 
 
 def run(settings: Settings) -> None:
-    """Serve until a signal comes. Raises ConfigError for an open address without a password."""
+    """Serve until a signal comes. Raises ConfigError for an open address without a password, StartError for one
+    that is taken."""
     password = settings.flower_password.get_secret_value()
     if not is_loopback(settings.flower_host) and not password:
         raise ConfigError("CORRAL_FLOWER_PASSWORD: needed as user:password when Flower listens beyond loopback")
@@ -38,7 +43,31 @@ def run(settings: Settings) -> None:
     ]
     if password:
         arguments.append(f"--basic_auth={password}")
-    build(settings).start(arguments)
+    try:
+        build(settings).start(arguments)
+    except OSError as error:
+        address = f"{settings.flower_host}:{settings.flower_port}"
+        raise StartError("flower", f"cannot listen on {address} ({error.strerror or error})") from error
+
+
+class QueueNames:
+    """The queues of every worker seen lately, asked for in a thread: no page waits for a broker that hangs."""
+
+    def __init__(self, redis: Any) -> None:
+        self._redis = redis
+        self.latest: list[str] = []
+
+    def refresh(self) -> None:
+        """Ask once; without an answer the last one stays."""
+        with suppress(BrokerDown), broker_errors():
+            workers = self._redis.zrange(keys.WORKERS, 0, -1)
+            self.latest = sorted(keys.queue(name.decode()) for name in workers)
+
+    def keep_fresh(self) -> None:
+        """Ask again and again; never returns."""
+        while True:
+            self.refresh()
+            time.sleep(REFRESH_S)
 
 
 def _list_all_queues(settings: Settings) -> None:
@@ -46,27 +75,14 @@ def _list_all_queues(settings: Settings) -> None:
 
     The broker knows every worker seen lately; its names replace Flower's own list.
     """
-    redis = sync_client(settings.redis_url, connections=2)
-
-    def names(_: object) -> list[str]:
-        try:
-            with broker_errors():
-                workers: Any = redis.zrange(keys.WORKERS, 0, -1)
-        except BrokerDown:
-            return []
-        return sorted(keys.queue(name.decode()) for name in workers)
-
-    BaseHandler.get_active_queue_names = names
+    names = QueueNames(sync_client(settings.redis_url, connections=2))
+    threading.Thread(target=names.keep_fresh, name="queue-names", daemon=True).start()
+    BaseHandler.get_active_queue_names = lambda _: names.latest
 
 
 def main() -> int:
-    """Exit code 0 after a signal, 1 when Flower could not start; the last line of stderr then says why."""
-    try:
-        run(config.load().settings)
-    except (CorralError, OSError) as error:
-        print(f"error: flower: {error}", file=sys.stderr)
-        return 1
-    return 0
+    """The exit code of this process."""
+    return entry.run("flower", run)
 
 
 if __name__ == "__main__":
