@@ -32,12 +32,11 @@ from api.ending import end
 from api.errors import reply_for
 from api.house import House
 from api.messages import JsonResponse
-from infra import config
+from infra import config, entry
 from infra.celery_app import build
 from infra.config import Settings
 from infra.errors import Cancelled, ConfigError, CorralError, NotFound, StartError
 from infra.network import is_loopback
-from infra.observability import logs
 from infra.redis_client import READ_TIMEOUT_S, async_client, checked
 from scheduler.counts import Counts
 from scheduler.dispatch import Dispatcher
@@ -201,15 +200,8 @@ def serve(settings: Settings) -> None:
 
 
 def main() -> int:
-    """Exit code 0 after a signal, 1 when the API could not start; the last line of stderr then says why."""
-    try:
-        settings = config.load().settings
-        logs.configure(settings, "api")
-        serve(settings)
-    except CorralError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    """The exit code of this process."""
+    return entry.run("api", serve)
 
 
 if __name__ == "__main__":

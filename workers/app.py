@@ -16,11 +16,9 @@ from typing import Any
 from celery import Celery, signals
 from celery.platforms import SecurityWarning
 
-from infra import config, keys
+from infra import entry, keys
 from infra.celery_app import build
 from infra.config import Settings
-from infra.errors import CorralError
-from infra.observability import logs
 from infra.redis_client import READ_TIMEOUT_S, sync_client
 from scheduler.answering import CountRequests
 from scheduler.claims import Claims
@@ -126,18 +124,11 @@ def _leave(*_: object) -> None:
 
 
 def main() -> int:
-    """Exit code 0 after a signal, 1 when the worker could not start; the last line of stderr then says why."""
+    """The exit code of this process."""
     warnings.filterwarnings("ignore", category=SecurityWarning)  # tasks are JSON ids; running as root adds no risk
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)  # while the model loads; Celery sets its own when it consumes
-    try:
-        settings = config.load().settings
-        logs.configure(settings, "worker")
-        serve(settings)
-    except CorralError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return entry.run("worker", serve)
 
 
 if __name__ == "__main__":
