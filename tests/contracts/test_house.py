@@ -84,6 +84,11 @@ def test_every_setting_has_a_description_and_stands_in_the_readme() -> None:
         assert f"`{name}`" in readme, f"README.md does not list the setting {name}"
 
 
+def test_the_readme_gives_no_secret_as_an_argument_where_all_of_the_machine_could_read_it() -> None:
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert [line for line in lines if re.search(r"--(password|key|api-key)\b", line)] == []
+
+
 def test_the_top_level_holds_nothing_else() -> None:
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     tops = {line.split("/")[0] for line in tracked.splitlines()}
