@@ -35,7 +35,7 @@ async def create_message(request: Request) -> Response:
     async with AsyncExitStack() as rooms:
         record = rooms.enter_context(Record(request.state.request_id))
         call = record.call = await _receive(request, house)
-        placed = await rooms.enter_async_context(house.dispatcher.submit(_job(call, record.request_id, house)))
+        placed = await rooms.enter_async_context(house.dispatcher.submit(_job(call, house)))
         answer = record.answer = Answer(call, record.request_id, placed, house)
         if not call.stream:
             message = await unless_gone(request, answer.whole())
@@ -60,10 +60,9 @@ async def _receive(request: Request, house: House) -> Call:
     return call
 
 
-def _job(call: Call, request_id: str, house: House) -> JobSpec:
+def _job(call: Call, house: House) -> JobSpec:
     return JobSpec(
         id=uuid.uuid4().hex,
-        request_id=request_id,
         identity=call.identity,
         level=call.level,
         wait_limit_ms=int(patience(call, house).wait_s * 1000),

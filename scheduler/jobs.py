@@ -18,7 +18,7 @@ from infra import keys
 from infra.errors import NoWorker, QueueFull
 from infra.redis_client import broker_errors
 from scheduler import scripts
-from scheduler.contract import CONTRACT_VERSION, Delta, JobSpec, encode_deltas
+from scheduler.contract import Delta, JobSpec, encode_deltas
 from scheduler.policy.placement import Candidate
 
 ENDED_LIFETIME_MS = 60_000
@@ -82,7 +82,7 @@ class Jobs:
     def _admission(self, spec: JobSpec, candidates: Sequence[Candidate]) -> tuple[list[str], list[str | int | bytes]]:
         who = spec.identity
         fields: list[str | int | bytes] = [
-            "version", CONTRACT_VERSION, "request_id", spec.request_id, "api", self._api, "agent", who.agent,
+            "api", self._api, "agent", who.agent,
             "conversation", who.conversation, "kind", who.kind.value, "body", spec.request.body,
         ]  # fmt: skip
         names = [keys.job(spec.id), keys.ARRIVALS, keys.wake(self._api), keys.home(who.conversation)]

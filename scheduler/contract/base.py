@@ -1,8 +1,11 @@
 """What every type of the contract is: frozen, and strict about its fields; and the version of the wire."""
 
+from typing import Literal
+
 from pydantic import BaseModel, ConfigDict
 
-CONTRACT_VERSION = 1
+Version = Literal[1]  # a field of this type refuses what another version wrote
+CONTRACT_VERSION: Version = 1
 TASK_NAME = "corral.generate"
 LEVELS = range(10)
 

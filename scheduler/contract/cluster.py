@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from scheduler.contract.base import CONTRACT_VERSION, Frozen
+from scheduler.contract.base import CONTRACT_VERSION, Frozen, Version
 
 
 class WorkerState(StrEnum):
@@ -28,7 +28,7 @@ class WorkerInfo(Frozen):
     `context_tokens` is the window of a slot, `prompt_limit_tokens` what a normal prompt may use of it.
     """
 
-    version: int = CONTRACT_VERSION
+    version: Version = CONTRACT_VERSION
     name: str
     incarnation: str
     state: WorkerState

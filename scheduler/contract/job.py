@@ -43,7 +43,6 @@ class JobSpec(Frozen):
     """A request that the dispatcher is asked to bring to a worker."""
 
     id: str
-    request_id: str
     identity: Identity
     level: int = Field(ge=0, le=9)
     wait_limit_ms: int

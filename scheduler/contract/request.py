@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from scheduler.contract.base import CONTRACT_VERSION, Frozen
+from scheduler.contract.base import CONTRACT_VERSION, Frozen, Version
 
 
 class TextBlock(Frozen):
@@ -76,7 +76,7 @@ class GenerationRequest(Frozen):
     assistant, which is to be gone on with, ends without a blank.
     """
 
-    version: int = CONTRACT_VERSION
+    version: Version = CONTRACT_VERSION
     model: str
     system: str = ""
     messages: tuple[Message, ...]

@@ -70,9 +70,7 @@ def spec(
         kind=kind,
         identified=True,
     )
-    return JobSpec(
-        id=job_id, request_id="req", identity=identity, level=level, wait_limit_ms=wait_limit_ms, request=packed()
-    )
+    return JobSpec(id=job_id, identity=identity, level=level, wait_limit_ms=wait_limit_ms, request=packed())
 
 
 def worker_info(name: str, incarnation: str, state: WorkerState = WorkerState.READY, slots: int = 2) -> WorkerInfo:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from scheduler.contract import (
+    CONTRACT_VERSION,
     Delta,
     Failed,
     Finished,
@@ -20,9 +21,11 @@ from scheduler.contract import (
     ThinkingDelta,
     ToolCall,
     WorkerInfo,
+    WorkerState,
     decode_deltas,
     encode_deltas,
 )
+from scheduler.membership import parse_lease
 from scheduler.packing import pack, unpack
 
 pytestmark = pytest.mark.unit
@@ -105,6 +108,19 @@ def test_two_equal_requests_are_packed_to_equal_bytes() -> None:
 def test_a_field_that_is_not_known_is_refused(kind: type[GenerationRequest | WorkerInfo]) -> None:
     with pytest.raises(ValidationError, match="surprise"):
         kind.model_validate_json(json.dumps({"surprise": 1}))
+
+
+@pytest.mark.parametrize("kind", [GenerationRequest, WorkerInfo])
+def test_what_another_version_wrote_is_refused(kind: type[GenerationRequest | WorkerInfo]) -> None:
+    with pytest.raises(ValidationError, match="version"):
+        kind.model_validate_json(json.dumps({"version": CONTRACT_VERSION + 1}))
+
+
+def test_a_worker_of_another_version_is_not_seen() -> None:
+    info = WorkerInfo(name="w1", incarnation="i", state=WorkerState.READY)
+    assert parse_lease(info.model_dump_json().encode()) == info
+    other = info.model_dump(mode="json") | {"version": CONTRACT_VERSION + 1}
+    assert parse_lease(json.dumps(other).encode()) is None
 
 
 def _one_of_each() -> list[Delta]:
