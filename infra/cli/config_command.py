@@ -24,7 +24,7 @@ def config(as_json: Annotated[bool, typer.Option("--json", help="As JSON: name -
     if as_json:
         console.say(json.dumps(shown, indent=2, default=str))
         return
-    table = console.grid("Setting", "Value", "Source")
+    table = console.grid("Setting", "Value", "Source", whole=("Value", "Source"))
     for name, entry in shown.items():
         style = "dim" if entry["source"] == "default" else "bold"
         table.add_row(name, "-" if entry["value"] == "" else str(entry["value"]), entry["source"], style=style)

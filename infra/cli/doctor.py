@@ -20,7 +20,7 @@ def doctor(model: options.Model = None, gpu: options.Gpu = None, data_dir: optio
     """
     settings = options.load_with(model=model, gpu=gpu, data_dir=data_dir).settings
     findings = [check(settings) for check in CHECKS]
-    table = console.grid("", "Check", "Finding")
+    table = console.grid("", "Check", "Finding", whole=("Finding",))
     for found in findings:
         words = Text(found.text)
         if found.remedy:

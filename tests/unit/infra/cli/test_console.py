@@ -1,10 +1,12 @@
 """Foreign text is shown as it is, whatever it holds."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
-from infra.cli import config_command, console, loading, status
+from infra.cli import config_command, console, doctor, loading, status
 from infra.cli.gateway import Gateway, Status, Worker
 from infra.cli.signals import Signals
 from infra.errors import StartError
@@ -47,6 +49,21 @@ def test_config_shows_every_value_as_it_is(
     monkeypatch.setenv("CORRAL_ENGINE_ARGS", value)
     config_command.config()
     assert value in capsys.readouterr().out
+
+
+def test_a_path_is_broken_and_never_cut_where_it_is_what_one_looks_for(
+    tmp_path: Path, terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    folder = tmp_path / ("x" * 100)
+    monkeypatch.setenv("CORRAL_DATA_DIR", str(folder))
+    config_command.config()
+    with pytest.raises(typer.Exit):
+        doctor.doctor(data_dir=folder)
+    text = capsys.readouterr().out
+    assert "\u2026" not in text
+    if terminal:
+        assert max(len(line) for line in text.splitlines()) <= 80
 
 
 @pytest.mark.usefixtures("terminal")
