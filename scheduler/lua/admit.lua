@@ -53,7 +53,7 @@ local function take(i, c)
   return {i, reserve}
 end
 
-local best, best_load, best_index, alive = nil, nil, nil, false
+local best, alive = nil, false
 for i = 1, count do
   local c = candidate(i)
   if known[1] then
@@ -65,11 +65,19 @@ for i = 1, count do
       local busy = queued + redis.call('HLEN', c.running)
       local homes = redis.call('ZCOUNT', c.homes, now - tonumber(ARGV[9]), '+inf')
       local load = math.max(busy, homes)
-      if c.limit < 0 or load < c.limit then return take(i, c) end
-      if not best or load / c.slots < best_load then best, best_load, best_index = c, load / c.slots, i end
+      -- In this order: the home; the first under its limit with a free slot; any with a free slot, the least loaded
+      -- first; the first under its limit; the least loaded.
+      local free = busy < c.slots
+      if c.limit < 0 or (free and load < c.limit) then return take(i, c) end
+      local rank = free and 0 or (load < c.limit and 1 or 2)
+      local weight = rank == 1 and 0 or load / c.slots
+      if not best or rank < best.rank or (rank == best.rank and weight < best.weight) then
+        best = c
+        best.rank, best.weight, best.index = rank, weight, i
+      end
     end
   end
 end
-if best then return take(best_index, best) end
+if best then return take(best.index, best) end
 if alive then return {0} end
 return {-1}

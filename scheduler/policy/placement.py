@@ -4,7 +4,7 @@ Owns: the order of candidates and the load up to which each is taken.
 Never: counts what is happening now; the store checks the load again, atomically, when it takes the place.
 
 Consistent hashing with bounded loads (Mirrokni, Thorup and Zadimoghaddam, 2016): the first candidate whose load is
-under `bound` times the mean takes the conversation. Load is the larger of the requests and the conversations there,
+under `bound` times the mean takes the conversation, a free slot before a full worker. Load is the larger of the requests and the conversations there,
 per slot: a conversation that thinks for a minute still needs its slot.
 """
 
@@ -45,12 +45,19 @@ def candidates(view: ClusterView, conversation: str, home: str | None, bound: fl
 
 def choose(view: ClusterView, conversation: str, bound: float) -> str | None:
     """The worker for a job that has to move, from the snapshot alone; None when none is able."""
-    loads = {worker.info.name: load(worker) for worker in view.workers}
+    workers = {worker.info.name: worker for worker in view.workers}
     able_ones = candidates(view, conversation, None, bound)
-    fitting = (c for c in able_ones if loads[c.worker] < c.limit)
-    least = min(able_ones, key=lambda c: loads[c.worker] / c.slots, default=None)
-    chosen = next(fitting, least)
+    chosen = min(able_ones, key=lambda c: _rank(workers[c.worker], c), default=None)
     return chosen.worker if chosen else None
+
+
+def _rank(worker: WorkerView, candidate: Candidate) -> tuple[int, float]:
+    """The order of `lua/admit.lua` for a job without a home; among equals the candidates' own order holds."""
+    free = sum(worker.queued) + worker.running < candidate.slots
+    under = load(worker) < candidate.limit
+    if under:
+        return (0 if free else 2), 0.0
+    return (1 if free else 3), load(worker) / candidate.slots
 
 
 def load(worker: WorkerView) -> int:

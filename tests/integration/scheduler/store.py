@@ -123,6 +123,11 @@ class Store:
         self.ticket(worker, job.level)
         return worker
 
+    def now_ms(self) -> int:
+        """The broker's clock."""
+        seconds, micros = self.raw.time()
+        return int(seconds) * 1000 + int(micros) // 1000
+
     def ticket(self, worker: str, level: int) -> None:
         self.raw.lpush(keys.level_list(worker, level), "ticket")
 

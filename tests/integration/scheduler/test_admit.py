@@ -58,6 +58,26 @@ async def test_the_first_candidate_under_its_limit_takes_the_job(store: Store) -
     assert taken == ["w1", "w1", "w2", "w2"]
 
 
+async def test_nobody_waits_behind_full_slots_while_another_worker_has_a_free_one(store: Store) -> None:
+    store.worker("preferred")
+    store.worker("other")
+    for _ in range(2):
+        await store.jobs.admit(spec(), candidates("preferred"), 1)
+    order = [Candidate("preferred", 9, 2), Candidate("other", 1, 2)]
+    taken = [(await store.jobs.admit(spec(), order, 1)).worker for _ in range(3)]
+    assert taken == ["other", "other", "preferred"]
+
+
+async def test_many_idle_conversations_do_not_drive_new_ones_to_full_slots(store: Store) -> None:
+    store.worker("calm")
+    store.worker("full")
+    store.raw.zadd(keys.homes("calm"), {f"past-{number}": store.now_ms() for number in range(8)})
+    for _ in range(2):
+        await store.jobs.admit(spec(), candidates("full"), 1)
+    order = [Candidate("full", 9, 2), Candidate("calm", 4, 2)]
+    assert (await store.jobs.admit(spec(), order, 1)).worker == "calm"
+
+
 async def test_with_all_over_their_limits_the_least_loaded_per_slot_takes_it(store: Store) -> None:
     store.worker("small")
     store.worker("large")
