@@ -4,6 +4,7 @@ Owns: which objects exist in a worker process and how they hold each other.
 Never: does any work of theirs. `python -m workers.app` is a worker.
 """
 
+import os
 import signal
 import socket
 import sys
@@ -19,6 +20,7 @@ from celery.platforms import SecurityWarning
 from infra import entry, keys
 from infra.celery_app import build
 from infra.config import Settings
+from infra.errors import StartError
 from infra.redis_client import READ_TIMEOUT_S, sync_client
 from scheduler.answering import CountRequests
 from scheduler.claims import Claims
@@ -68,13 +70,18 @@ def _serving(settings: Settings) -> Serving:
 
 @contextmanager
 def _engine(serving: Serving, heartbeat: Heartbeat, start_timeout_s: float) -> Iterator[None]:
+    """The engine runs inside the block. Raises StartError when it cannot start, or is over before the block is left:
+    a worker without one must not stay as if it were loading."""
+    serving.on_engine_gone = _end_this_process
     serving.on_change = lambda: (heartbeat.soon(), pool.wake())  # type: ignore[assignment,func-returns-value]
     serving.engine.start()
     try:
         serving.engine.wait_ready(start_timeout_s)
         yield
     finally:
-        serving.engine.stop(ENGINE_GRACE_S)
+        serving.stop_engine(ENGINE_GRACE_S)
+        if serving.engine_gone:
+            raise StartError("engine", serving.engine.reason)
 
 
 @contextmanager
@@ -116,6 +123,10 @@ def _consume(app: Celery, work: Work, serving: Serving, settings: Settings) -> N
         quiet=True,
     )
     worker.start()
+
+
+def _end_this_process() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _leave(*_: object) -> None:

@@ -45,6 +45,9 @@ class Serving:
         self.draining = threading.Event()
         self.consuming = threading.Event()
         self.on_change: Callable[[], None] = _nobody
+        self.on_engine_gone: Callable[[], None] = _nobody
+        self.engine_gone = False
+        self._stopping = False
         self._settings = settings
         self._profile = profile
         self._engine_name = engine.kind
@@ -82,6 +85,11 @@ class Serving:
             self._client = None
             client.close()
             self.on_change()
+
+    def stop_engine(self, grace_s: float) -> None:
+        """End the engine, by force after `grace_s`."""
+        self._stopping = True
+        self.engine.stop(grace_s)
 
     def engine_bytes(self) -> int:
         return self.engine.rss_bytes()
@@ -149,6 +157,9 @@ class Serving:
             self.model_hash = self.model_hash or file_hash(Path(self._props.model_path))
             self.slots = SlotTable(self._props.slots)  # a new engine's caches are empty
             self._client = self._new_client()  # last: it opens the gate
+        if state is EngineState.STOPPED and self._props is not None and not self._stopping:
+            self.engine_gone = True  # its supervisor failed: nobody will start it again
+            self.on_engine_gone()
         self.on_change()
 
     def _new_client(self) -> EngineClient:

@@ -1,0 +1,91 @@
+"""An engine that is over for good ends its worker, with the reason; one that was stopped does not."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from infra.config import Settings
+from infra.errors import StartError
+from tests.doubles.cluster import empty_model
+from workers import app
+from workers.heartbeat import Heartbeat
+from workers.llama.command import Engine
+from workers.llama.model import ModelProfile
+from workers.llama.probe import EngineProps
+from workers.llama.process import EngineProcess, EngineState
+from workers.serving import Serving
+
+pytestmark = pytest.mark.unit
+WAIT_S = 10
+
+
+class Heart:
+    def soon(self) -> None:
+        """Nobody listens."""
+
+
+@pytest.fixture
+def killed(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set when the process tells itself to end."""
+    told = threading.Event()
+
+    def kill(pid: int, number: int) -> None:
+        assert (pid, number) == (os.getpid(), signal.SIGTERM)
+        told.set()
+
+    monkeypatch.setattr(os, "kill", kill)
+    return told
+
+
+def serving(folder: Path, monkeypatch: pytest.MonkeyPatch, after_ready: Callable[[EngineProcess], None]) -> Serving:
+    """A worker whose engine is ready at once; its supervisor goes on with `after_ready`."""
+    model = empty_model(folder)
+
+    def keep_running(self: EngineProcess) -> None:
+        self._props = EngineProps(1, 4096, False, str(model), "b1", "")
+        self._change(EngineState.READY)
+        after_ready(self)
+
+    monkeypatch.setattr(EngineProcess, "_keep_running", keep_running)
+    engine = Engine("native", "llama-server", ("llama-server",))
+    return Serving(Settings(data_dir=folder, slots=1), engine, model, ModelProfile())
+
+
+def test_a_supervisor_that_fails_ends_the_worker_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: threading.Event
+) -> None:
+    ready = threading.Event()
+
+    def fails(_: EngineProcess) -> None:
+        assert ready.wait(WAIT_S)
+        raise RuntimeError("no more threads")
+
+    made = serving(tmp_path, monkeypatch, fails)
+
+    def work() -> None:
+        with app._engine(made, cast(Heartbeat, Heart()), WAIT_S):
+            ready.set()
+            assert killed.wait(WAIT_S)
+            raise SystemExit(0)  # as the signal does
+
+    with pytest.raises(StartError, match="engine: its supervisor failed: no more threads"):
+        work()
+    assert made.usable_slots() == 0
+
+
+def test_an_engine_that_is_stopped_with_its_worker_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed: threading.Event
+) -> None:
+    def until_stopped(engine: EngineProcess) -> None:
+        assert engine._stop.wait(WAIT_S)
+
+    made = serving(tmp_path, monkeypatch, until_stopped)
+    with app._engine(made, cast(Heartbeat, Heart()), WAIT_S):
+        assert made.usable_slots() == 1
+    assert made.engine.state is EngineState.STOPPED
+    assert not killed.is_set()
