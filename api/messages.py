@@ -51,7 +51,12 @@ async def _receive(request: Request, house: House) -> Call:
     raw = await read_body(request, house.settings.body_limit_bytes, house.settings.body_timeout_s)
     stages.mark("received")
     parsing = partial(
-        parse, raw, request.headers, key_name=key_name, model=house.model(), default_level=house.settings.default_level
+        parse,
+        raw,
+        request.headers,
+        key_name=key_name,
+        models=house.models(),
+        default_level=house.settings.default_level,
     )
     call = await understood(raw, parsing)
     stages.mark("parsed")

@@ -31,7 +31,7 @@ async def list_models(request: Request) -> JsonResponse:
 
 @router.get("/v1/models/{model_id:path}")
 async def get_model(request: Request, model_id: str) -> JsonResponse:
-    """The served model; any other name the client knows maps to it, so it is found under that name too."""
+    """A served model; any other name the client knows maps to one, so it is found under that name too."""
     house: House = request.app.state.house
     house.keyring.caller(request.headers)
     if not house.model():
@@ -46,7 +46,7 @@ async def count_tokens(request: Request) -> JsonResponse:
     house.keyring.caller(request.headers)
     settings = house.settings
     raw = await read_body(request, settings.body_limit_bytes, settings.body_timeout_s)
-    asked = await understood(raw, partial(parse_count, raw, model=house.model()))
+    asked = await understood(raw, partial(parse_count, raw, models=house.models()))
     if not house.model():
         raise NoWorker(why_none(house.view), retry_after_s=LOADING_RETRY_S)
     count = await house.counts.count(asked, settings.count_timeout_ms / 1000)

@@ -83,7 +83,8 @@ class Jobs:
         who = spec.identity
         fields: list[str | int | bytes] = [
             "api", self._api, "agent", who.agent,
-            "conversation", who.conversation, "kind", who.kind.value, "body", spec.request.body,
+            "conversation", who.conversation, "kind", who.kind.value, "model", spec.request.model,
+            "body", spec.request.body,
         ]  # fmt: skip
         names = [keys.job(spec.id), keys.ARRIVALS, keys.wake(self._api), keys.home(who.conversation)]
         names.append(keys.overflow(who.session or spec.id))

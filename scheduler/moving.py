@@ -13,7 +13,7 @@ from infra import keys
 from infra.redis_client import broker_errors
 from scheduler.contract import ClusterView, WorkerView
 from scheduler.jobs import Jobs
-from scheduler.policy import placement
+from scheduler.policy import admission, placement
 from scheduler.queue import Tickets
 
 log = structlog.get_logger(__name__)
@@ -38,17 +38,18 @@ class Moves:
             waiting: Any = await self._redis.zrange(keys.line(name), 0, -1, withscores=True)
             pipeline = self._redis.pipeline(transaction=False)
             for raw_id, _ in waiting:
-                pipeline.hmget(keys.job(raw_id.decode()), "conversation", "agent")
+                pipeline.hmget(keys.job(raw_id.decode()), "conversation", "agent", "model")
             records: Any = await pipeline.execute() if waiting else []
         for (raw_id, score), record in zip(waiting, records, strict=True):
             await self._move(raw_id.decode(), int(score // keys.LEVEL_WEIGHT), name, record)
 
     async def _move(self, job_id: str, level: int, name: str, record: list[bytes | None]) -> None:
-        if record[0] is None or record[1] is None:
+        if record[0] is None or record[1] is None or record[2] is None:
             await self._jobs.cancel(job_id, name, level)  # its record ran out: only the books still name it
             return
-        conversation, agent = record[0].decode(), record[1].decode()
-        target = placement.choose(self._with_room(but=name), conversation, self._bound)
+        conversation, agent, model = record[0].decode(), record[1].decode(), record[2].decode()
+        others = admission.serving(self._with_room(but=name), model)
+        target = placement.choose(others, conversation, self._bound)
         if target is None or not await self._jobs.move(job_id, name, target, level, conversation):
             return
         log.info("job_moved", job=job_id, worker=name, to=target)

@@ -5,7 +5,7 @@ Never: HTTP, a store, an engine. Pure and linear in the body's size; a body of m
 milliseconds, so callers parse those off the event loop.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pydantic import BaseModel, ConfigDict
 
@@ -32,32 +32,33 @@ class Call(BaseModel):
     asked_model: str
 
 
-def parse(raw: bytes, headers: Mapping[str, str], *, key_name: str, model: str, default_level: int) -> Call:
-    """The body of `POST /v1/messages` with its lower-case `headers`. `model` is the served id, whatever was asked for.
+def parse(raw: bytes, headers: Mapping[str, str], *, key_name: str, models: Sequence[str], default_level: int) -> Call:
+    """The body of `POST /v1/messages` with its lower-case `headers`. A name that is not among the served `models` means
+    the first of them.
 
     Raises BadRequest that names the field (`messages[3].content[0].type`) or the header.
     """
     level = identity.level(headers, default_level)
     body = validated(read_object(raw))
-    request = _generation_request(body, model)
+    request = _generation_request(body, models)
     return Call(
         request=pack(request),
         identity=identity.identify(headers, body.metadata, request, key_name),
         level=level,
         stream=bool(body.stream),
-        asked_model=body.model or model,
+        asked_model=body.model or request.model,
     )
 
 
-def parse_count(raw: bytes, *, model: str) -> PackedRequest:
+def parse_count(raw: bytes, *, models: Sequence[str]) -> PackedRequest:
     """The body of `POST /v1/messages/count_tokens`: the same prompt as `parse` makes of it. Raises BadRequest."""
-    return pack(_generation_request(validated(read_object(raw)), model))
+    return pack(_generation_request(validated(read_object(raw)), models))
 
 
-def _generation_request(body: MessagesRequest, model: str) -> GenerationRequest:
+def _generation_request(body: MessagesRequest, models: Sequence[str]) -> GenerationRequest:
     tools, removed = prefix.split_tools(body.tools)
     return GenerationRequest(
-        model=model,
+        model=body.model if body.model in models else next(iter(models), ""),
         system=prefix.system_text(body.system, removed),
         messages=normalise.messages(body.messages),
         tools=tools,

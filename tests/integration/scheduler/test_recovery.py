@@ -11,7 +11,7 @@ from scheduler.contract import Failed, WorkerState
 from scheduler.membership import Membership
 from scheduler.queue import Tickets
 from scheduler.recovery import Recovery
-from tests.integration.scheduler.store import Store, Worker, spec
+from tests.integration.scheduler.store import LIFETIME_MS, Store, Worker, spec, worker_info
 
 pytestmark = pytest.mark.integration
 
@@ -73,6 +73,20 @@ async def test_the_jobs_behind_an_engine_that_stays_down_move_to_a_worker_that_c
     await made.sweep()
     assert (store.line("w1"), store.line("w2")) == ([], waiting)
     assert (sum(store.tickets("w1")), sum(store.tickets("w2"))) == (0, 3)
+
+
+async def test_a_job_moves_only_to_a_worker_of_its_model(store: Store) -> None:
+    store.worker("w1")
+    waiting = await line_of(store, "w1", 2)
+    store.raw.delete(keys.lease("w1"))
+    other = store.worker("w2", alive=False)
+    info = worker_info("w2", other.incarnation).model_copy(update={"model": "another"})
+    other.claims.beat(info, LIFETIME_MS, ())
+    await sweeper(store).sweep()
+    assert (store.line("w1"), store.line("w2")) == (waiting, [])
+    store.worker("w3")
+    await sweeper(store).sweep()
+    assert (store.line("w1"), store.line("w3")) == ([], waiting)
 
 
 async def test_an_engine_that_came_back_in_time_keeps_its_line(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,9 +17,9 @@ from tests.doubles.bodies import claude_body, claude_headers, session_id
 pytestmark = pytest.mark.unit
 
 
-def parsed(body: Any, headers: dict[str, str] | None = None) -> Call:
+def parsed(body: Any, headers: dict[str, str] | None = None, models: tuple[str, ...] = ("anthropic-m",)) -> Call:
     raw = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return parse(raw, headers or {}, key_name="key", model="anthropic-m", default_level=5)
+    return parse(raw, headers or {}, key_name="key", models=models, default_level=5)
 
 
 def requested(body: Any, headers: dict[str, str] | None = None) -> GenerationRequest:
@@ -57,6 +57,27 @@ def test_every_field_is_carried() -> None:
 
 
 @pytest.mark.parametrize(
+    ("asked", "served"),
+    [
+        ("anthropic-b", "anthropic-b"),
+        ("anthropic-a", "anthropic-a"),
+        ("claude-opus", "anthropic-a"),
+        (None, "anthropic-a"),
+    ],
+)
+def test_a_served_name_means_itself_and_any_other_the_first(asked: str | None, served: str) -> None:
+    models = ("anthropic-a", "anthropic-b")
+    body = hello(model=asked)
+    assert parsed(body, models=models).request.model == served
+    assert parse_count(json.dumps(body).encode(), models=models).model == served
+    assert parsed(body, models=models).asked_model == (asked or served)
+
+
+def test_while_no_model_is_served_the_request_names_none() -> None:
+    assert parsed(hello(model="a"), models=()).request.model == ""
+
+
+@pytest.mark.parametrize(
     ("sent", "expected"),
     [
         (None, Thinking()),
@@ -80,7 +101,7 @@ def test_a_count_sees_the_same_prompt_and_needs_no_max_tokens() -> None:
     body = claude_body(turns=2)
     asked = requested(body, claude_headers())
     del body["max_tokens"]
-    counted = parse_count(json.dumps(body).encode(), model="anthropic-m")
+    counted = parse_count(json.dumps(body).encode(), models=["anthropic-m"])
     assert unpack(counted.body) == asked.model_copy(update={"max_tokens": 4096})
 
 
@@ -144,7 +165,7 @@ def test_three_hundred_tools_and_ten_megabytes_are_taken() -> None:
 @pytest.mark.parametrize("counting", [False, True])
 def test_what_is_malformed_is_refused_by_both(raw: bytes, counting: bool) -> None:
     with pytest.raises(BadRequest, match=r"^(body|messages): "):
-        parse_count(raw, model="m") if counting else parsed(raw)
+        parse_count(raw, models=["m"]) if counting else parsed(raw)
 
 
 def test_a_wrong_header_is_named_before_the_body_is_read() -> None:

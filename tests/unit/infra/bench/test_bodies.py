@@ -19,14 +19,14 @@ WINDOW_TOKENS = 40_960
 def test_both_sides_are_asked_the_same(turns: int, size_bytes: int) -> None:
     talk = Conversation("seed", "agent", size_bytes)
     raw = talk.messages_body(turns, "go on")
-    call = parse(raw, talk.headers, key_name="key", model="model", default_level=5)
+    call = parse(raw, talk.headers, key_name="key", models=["model"], default_level=5)
     rendered = render(unpack(call.request.body), slot=SLOT, stop=("stop",), vision=False, context_tokens=WINDOW_TOKENS)
     assert orjson.loads(talk.chat_body(turns, "go on", SLOT, ("stop",))) == rendered
 
 
 def test_schemas_reach_the_engine_in_the_order_of_their_keys() -> None:
     talk = Conversation("seed", "agent")
-    call = parse(talk.messages_body(0, "go"), talk.headers, key_name="key", model="model", default_level=5)
+    call = parse(talk.messages_body(0, "go"), talk.headers, key_name="key", models=["model"], default_level=5)
     rendered = render(unpack(call.request.body), slot=SLOT, stop=(), vision=False, context_tokens=WINDOW_TOKENS)
     sent = orjson.loads(talk.chat_body(0, "go", SLOT))
     assert orjson.dumps(sent["tools"]) == orjson.dumps(rendered["tools"])
