@@ -13,6 +13,9 @@ from math import inf
 from time import monotonic
 from typing import Any
 
+import structlog
+
+from api.broker_patience import BrokerPatience
 from api.errors import error_of, reply_for
 from api.house import House
 from api.protocol.events import EventBuilder
@@ -24,6 +27,7 @@ from infra.observability import stages
 from scheduler.contract import Delta, Failed, Finished, Started
 from scheduler.dispatch import Placed
 
+log = structlog.get_logger(__name__)
 TICK_S = 1.0  # how often a silent job is looked after
 COUNT_LIMIT_S = 10.0
 
@@ -47,6 +51,7 @@ class Answer:
         self._placed = placed
         self._house = house
         self._patience = patience(call, house)
+        self._broker = BrokerPatience()
         self._began_s = monotonic()
         self._may_withdraw = True
         self._come: list[Delta] = []
@@ -66,10 +71,9 @@ class Answer:
         opens_s = self._began_s + self._patience.early_commit_s
         while not self._come:
             left_s = opens_s - monotonic()
-            if left_s <= 0:
-                await self._check_fits()
+            if left_s <= 0 and await self._broker.ask(self._fits()):
                 return
-            self._come = await self._next(min(left_s, TICK_S))
+            self._come = await self._next(min(left_s, TICK_S) if left_s > 0 else TICK_S)
 
     async def events(self) -> AsyncIterator[bytes]:
         """The answer as server-sent events, with signs of life while nothing comes. Always ends with a last event."""
@@ -87,8 +91,10 @@ class Answer:
                 if events:
                     yield _encoded(events)
         except CorralError as error:
-            kind = reply_for(error, self._request_id).body["error"]["type"]
-            yield _encoded(builder.fail(kind, error.message, self._request_id))
+            yield self._last(builder, error)
+        except Exception:
+            log.exception("unexpected_error", request_id=self._request_id)
+            yield self._last(builder, CorralError("the gateway met an unexpected error; its log has the details"))
 
     async def whole(self) -> dict[str, Any]:
         """The complete message. Raises what ended it instead."""
@@ -109,6 +115,11 @@ class Answer:
             "x-corral-prompt-tokens": str(self.started.prompt_tokens),
             "x-corral-cached-tokens": str(self.started.cached_tokens),
         }
+
+    def _last(self, builder: EventBuilder, error: CorralError) -> bytes:
+        self.failure = error
+        kind = reply_for(error, self._request_id).body["error"]["type"]
+        return _encoded(builder.fail(kind, error.message, self._request_id))
 
     async def _more(self) -> list[Delta]:
         come, self._come = self._come, []
@@ -131,7 +142,7 @@ class Answer:
             else:
                 stages.mark("content")
         if not deltas:
-            await self._look_after()
+            await self._broker.ask(self._look_after())
         return deltas
 
     async def _look_after(self) -> None:
@@ -154,17 +165,21 @@ class Answer:
         waited_s = f"{self._patience.wait_s:g}"
         return WaitedTooLong(f"no slot came free within {waited_s} s; try again later", retry_after_s=retry_after_s)
 
-    async def _check_fits(self) -> None:
-        """Before an early commit: a prompt that is too long must still be told by its status code."""
+    async def _fits(self) -> bool:
+        """Asked before an early commit: a prompt that is too long must still be told by its status code.
+
+        Raises PromptTooLong.
+        """
         count = await self._house.counts.count(self._call.request, COUNT_LIMIT_S)
         self._counted_tokens = count.tokens
         worker = self._house.dispatcher.worker(self._placed.worker)
         if worker is None or not count.exact:
-            return
+            return True
         limit_tokens = worker.context_tokens if self._placed.may_use_reserve else worker.prompt_limit_tokens
         if count.tokens > limit_tokens:
             await self._placed.met_window()
             raise PromptTooLong(count.tokens, limit_tokens)
+        return True
 
 
 class Beat:

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from time import monotonic
 
 import structlog
 
@@ -26,13 +25,12 @@ from scheduler.queue import Tickets
 log = structlog.get_logger(__name__)
 USUAL_ANSWER_S = 10.0
 SMOOTHING = 0.2
-BROKER_PATIENCE_S = 30.0  # a broker that is away for less costs no answer
 GIVE_BACK_S = 2.0
 GIVE_BACK_ATTEMPTS = 60
 
 
 class Placed:
-    """A job in a worker's line, and what comes back of it."""
+    """A job in a worker's line, and what comes back of it. What asks the broker raises BrokerDown."""
 
     def __init__(self, spec: JobSpec, worker: str, feed: Feed, jobs: Jobs) -> None:
         self.spec = spec
@@ -41,7 +39,6 @@ class Placed:
         self.last: Finished | Failed | None = None
         self._feed = feed
         self._jobs = jobs
-        self._away_since_s: float | None = None
 
     async def next(self, timeout_s: float) -> list[Delta]:
         """The deltas that have come, in order; [] when none came within `timeout_s`. Ends with Finished or Failed."""
@@ -52,8 +49,9 @@ class Placed:
 
     async def withdraw(self) -> bool:
         """Take the job out of its line if it still waits there; True when it is gone."""
-        level = self.spec.level
-        return await self._jobs.cancel(self.spec.id, self.worker, level, only_queued=True) == "queued"
+        state = await self._jobs.cancel(self.spec.id, self.worker, self.spec.level, only_queued=True)
+        # A first try whose answer was lost on the way leaves no record either.
+        return state == "queued" or (state == "over" and await self.vanished())
 
     async def met_window(self) -> None:
         """The session was told that its prompt is too long: its next request, the compaction, may use the reserve."""
@@ -61,19 +59,8 @@ class Placed:
             await self._jobs.met_window(self.spec.identity.session)
 
     async def vanished(self) -> bool:
-        """Whether the broker has lost the record of a job that has not ended.
-
-        Raises BrokerDown when it has not answered for BROKER_PATIENCE_S.
-        """
-        try:
-            vanished = self.last is None and not await self._jobs.known(self.spec.id)
-        except BrokerDown:
-            self._away_since_s = self._away_since_s or monotonic()
-            if monotonic() - self._away_since_s >= BROKER_PATIENCE_S:
-                raise
-            return False
-        self._away_since_s = None
-        return vanished
+        """Whether the broker has lost the record of a job that has not ended."""
+        return self.last is None and not await self._jobs.known(self.spec.id)
 
 
 class Dispatcher:

@@ -1,0 +1,141 @@
+"""One answer: it always ends, and a broker that is away for a moment costs none."""
+
+import json
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from api import answer as module
+from api.answer import Answer
+from api.broker_patience import BrokerPatience
+from api.house import House
+from api.protocol.request import Call
+from infra.config import Settings
+from infra.errors import BrokerDown, CorralError, PromptTooLong, WaitedTooLong
+from scheduler.contract import Delta, Finished, Started, StopReason, TextDelta
+from scheduler.dispatch import Placed
+
+pytestmark = pytest.mark.unit
+
+ENDS: list[Delta] = [
+    Started("w1", 0, 1, 0, 3, 0),
+    TextDelta("hello"),
+    Finished(StopReason.END_TURN, None, 3, 0, 1, 1, 1, "hash", 1),
+]
+DOWN = BrokerDown("the broker does not answer")
+
+
+class Job:
+    """A job as `Placed` shows it. Each thing that is asked of the broker takes what comes next from `says`."""
+
+    worker = "w1"
+    may_use_reserve = False
+    spec = SimpleNamespace(id="job")
+
+    def __init__(self, *comes: list[Delta] | Exception, **says: list[Any]) -> None:
+        self.comes = list(comes)
+        self.says = says
+
+    async def next(self, _: float) -> list[Delta]:
+        come = self.comes.pop(0)
+        if isinstance(come, Exception):
+            raise come
+        return come
+
+    async def _say(self, what: str, usual: Any) -> Any:
+        said = self.says.get(what)
+        answer = said.pop(0) if said else usual
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def withdraw(self) -> Any:
+        return await self._say("withdraw", True)
+
+    async def vanished(self) -> Any:
+        return await self._say("vanished", False)
+
+    async def met_window(self) -> Any:
+        return await self._say("met_window", None)
+
+    async def count(self, *_: Any) -> Any:
+        return await self._say("count", SimpleNamespace(tokens=3, exact=True))
+
+
+def answer(job: Job, **settings: Any) -> Answer:
+    info = SimpleNamespace(context_tokens=100, prompt_limit_tokens=90)
+    house = SimpleNamespace(
+        settings=Settings(**settings),
+        closing=SimpleNamespace(begun=False, over=False),
+        counts=job,
+        dispatcher=SimpleNamespace(worker=lambda _: info, retry_after_s=lambda: 5),
+    )
+    call = SimpleNamespace(asked_model="m", stream=True, request=None, identity=SimpleNamespace(identified=True))
+    return Answer(cast(Call, call), "req_1", cast(Placed, job), cast(House, house))
+
+
+async def events(made: Answer) -> list[dict[str, Any]]:
+    lines = b"".join([part async for part in made.events()]).decode().splitlines()
+    return [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: ")]
+
+
+# --- the end ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [KeyError("tag"), ValueError("x"), WaitedTooLong("late"), DOWN, AssertionError()])
+async def test_whatever_goes_wrong_in_a_stream_is_its_last_event_and_the_answers_failure(error: Exception) -> None:
+    made = answer(Job(ENDS[:2], error))
+    found = await events(made)
+    assert found[-1]["type"] == "error"
+    assert [event["type"] for event in found].count("error") == 1
+    assert isinstance(made.failure, CorralError)
+    words = str(error) if isinstance(error, CorralError) else "the gateway met an unexpected error"
+    assert words in found[-1]["error"]["message"]
+
+
+# --- a broker that is away for a moment ---------------------------------------------------------------------------
+
+AWAY: dict[str, Callable[[], Job]] = {
+    "vanished": lambda: Job([], [], ENDS, vanished=[DOWN, DOWN]),
+    "withdraw": lambda: Job([], [], ENDS, withdraw=[DOWN, DOWN]),
+    "count": lambda: Job([], [], ENDS, count=[DOWN, DOWN]),
+}
+
+
+@pytest.mark.parametrize("asked", AWAY)
+async def test_a_broker_that_is_away_for_a_moment_costs_no_answer(asked: str) -> None:
+    wait_s = 1e-9 if asked == "withdraw" else 600
+    early_s = 1e-9 if asked == "count" else 600
+    made = answer(AWAY[asked](), wait_identified_s=wait_s, early_commit_s=early_s)
+    await made.commit()
+    assert [event["type"] for event in await events(made)][-1] == "message_stop"
+
+
+@pytest.mark.parametrize("asked", AWAY)
+async def test_a_broker_that_stays_away_ends_it(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BrokerPatience", lambda: BrokerPatience(0))
+    wait_s = 1e-9 if asked == "withdraw" else 600
+    early_s = 1e-9 if asked == "count" else 600
+    with pytest.raises(BrokerDown):
+        await answer(AWAY[asked](), wait_identified_s=wait_s, early_commit_s=early_s).commit()
+
+
+async def test_a_prompt_that_is_too_long_is_told_when_the_broker_is_back() -> None:
+    count = SimpleNamespace(tokens=95, exact=True)
+    job = Job([], [], ENDS, count=[count, count], met_window=[DOWN])
+    with pytest.raises(PromptTooLong, match="95 tokens > 90"):
+        await answer(job, early_commit_s=1e-9).commit()
+
+
+async def test_the_reserve_counts_where_it_may_be_used() -> None:
+    for tokens, fits in ((95, True), (101, False)):
+        job = Job([], ENDS, count=[SimpleNamespace(tokens=tokens, exact=True)])
+        job.may_use_reserve = True
+        made = answer(job, early_commit_s=1e-9)
+        if fits:
+            await made.commit()
+        else:
+            with pytest.raises(PromptTooLong, match="101 tokens > 100"):
+                await made.commit()
