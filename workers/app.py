@@ -10,8 +10,9 @@ import socket
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 from celery import Celery, signals
@@ -37,6 +38,7 @@ from workers.tasks import Work
 
 COUNTING_THREADS = 2
 ENGINE_GRACE_S = 5.0
+THREAD_GRACE_S = 5.0
 
 
 def serve(settings: Settings) -> None:
@@ -53,9 +55,9 @@ def serve(settings: Settings) -> None:
         house.enter_context(_engine(serving, heartbeat, settings.engine_start_timeout_s))
         flusher = house.enter_context(Flusher(settings.delta_batch_ms))
         counts = CountRequests(redis, reader, serving.model_name)
-        house.enter_context(_threads(hear_cancellations, claims, running))
-        for _ in range(COUNTING_THREADS):
-            house.enter_context(_threads(count_forever, counts, serving))
+        counting = partial(count_forever, counts, serving)
+        hearing = partial(hear_cancellations, claims, running)
+        house.enter_context(_threads(hearing, *[counting] * COUNTING_THREADS))
         drain_when_told(serving, running, settings.drain_s, heartbeat.soon)
         work = Work(claims, Append(redis, settings.worker_name), flusher, running, serving)
         _consume(build(settings), work, serving, settings)
@@ -85,16 +87,18 @@ def _engine(serving: Serving, heartbeat: Heartbeat, start_timeout_s: float) -> I
 
 
 @contextmanager
-def _threads(target: Any, *arguments: Any) -> Iterator[None]:
-    """`target(*arguments, stopping)` in a thread that is told to stop and waited for."""
+def _threads(*targets: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Each `target(stopping)` in a thread of its own; all are told to stop at once, and waited for."""
     stopping = threading.Event()
-    thread = threading.Thread(target=target, args=(*arguments, stopping), name=target.__name__, daemon=True)
-    thread.start()
+    threads = [threading.Thread(target=target, args=(stopping,), daemon=True) for target in targets]
+    for thread in threads:
+        thread.start()
     try:
         yield
     finally:
         stopping.set()
-        thread.join(timeout=5)
+        for thread in threads:
+            thread.join(timeout=THREAD_GRACE_S)
 
 
 def _consume(app: Celery, work: Work, serving: Serving, settings: Settings) -> None:
@@ -106,8 +110,13 @@ def _consume(app: Celery, work: Work, serving: Serving, settings: Settings) -> N
         serving.consuming.set()  # only now: a signal that came earlier would not have drained
         serving.on_change()
 
+    told: list[bool] = []
+
     def on_shutdown(**_: Any) -> None:
-        serving.draining.set()
+        # In a signal handler: a second signal that met `set` halfway would wait for the lock that it holds itself.
+        if not told:
+            told.append(True)
+            serving.draining.set()
 
     signals.worker_ready.connect(on_ready, weak=False)
     signals.worker_shutting_down.connect(on_shutdown, weak=False)

@@ -12,10 +12,10 @@ import structlog
 from infra.errors import Cancelled, CorralError, EngineLost, EngineRefused, Fenced, NoRoomForOutput, PromptTooLong
 from infra.observability import stages
 from scheduler.claims import Claims
-from scheduler.contract import ClaimedJob, Finished, GenerationRequest, Started
+from scheduler.contract import ClaimedJob, Delta, Finished, GenerationRequest, Started
 from scheduler.packing import unpack
 from scheduler.stream import Append, Flusher, Writer
-from workers.llama.client import End, Prompt
+from workers.llama.client import End, Event, Prompt
 from workers.running import Running
 from workers.serving import Serving
 from workers.slots import Slot
@@ -72,24 +72,33 @@ class Work:
         ):
             self._running.attach(job.id, generation)
             stages.mark("rendered")
-            for delta in generation:
-                if isinstance(delta, Prompt):
-                    stages.mark("prompt")
-                    self._check_fits(job, request, delta)
-                    slot.tokens = delta.total_tokens
-                    answer.write(self._started(job, slot, delta))
-                elif isinstance(delta, End):
-                    slot.tokens = delta.prompt_tokens + delta.output_tokens
-                    answer.write(self._finished(delta))
-                else:
-                    stages.mark("token")
-                    answer.write(delta)
+            try:
+                for delta in generation:
+                    answer.write(self._outward(job, request, slot, delta))
+            except PromptTooLong as error:  # whoever refused it, the client is told the same maximum
+                raise PromptTooLong(error.prompt_tokens, self._limit_tokens(job)) from None
         if not answer.ended:
             raise EngineLost("the engine ended the answer without a reason")
 
+    def _outward(self, job: ClaimedJob, request: GenerationRequest, slot: Slot, event: Event) -> Delta:
+        """What the client's side is told of an engine's event; the slot's books are kept on the way."""
+        if isinstance(event, Prompt):
+            stages.mark("prompt")
+            self._check_fits(job, request, event)
+            slot.tokens = event.total_tokens
+            return self._started(job, slot, event)
+        if isinstance(event, End):
+            slot.tokens = event.prompt_tokens + event.output_tokens
+            return self._finished(event)
+        stages.mark("token")
+        return event
+
+    def _limit_tokens(self, job: ClaimedJob) -> int:
+        return self._serving.context_tokens if job.may_use_reserve else self._serving.prompt_limit_tokens
+
     def _check_fits(self, job: ClaimedJob, request: GenerationRequest, prompt: Prompt) -> None:
         context_tokens = self._serving.context_tokens
-        limit = context_tokens if job.may_use_reserve else self._serving.prompt_limit_tokens
+        limit = self._limit_tokens(job)
         if prompt.total_tokens > limit:
             raise PromptTooLong(prompt.total_tokens, limit)
         if context_tokens - prompt.total_tokens < min(LEAST_OUTPUT_TOKENS, request.max_tokens):

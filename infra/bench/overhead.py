@@ -59,23 +59,25 @@ def main(
     print(f"$ {command}")
     shape = {"slots": slots, "context_tokens": context, "threads": 1}
     figures: Figures = {}
-    if start:
-        if not set(wanted) <= set(ONLY_STARTED):
-            with houses.started(model, **shape) as house:
-                _measure(house, load, wanted, figures, pairs, clients, requests)
-        if "where" in wanted:
-            with houses.started(model, **shape, log_level="debug") as house:
-                figures["where"] = _where(house, load, pairs)
-        if "streams" in wanted:
-            waiting = {"slots": 1, "queue_limit": 4 * streams, "early_commit_s": 1}
-            with houses.started(model, **(shape | waiting)) as house:
-                figures["streams"] = asyncio.run(waiting_streams(house, load, streams))
-                report.show(f"{streams} waiting streams ({houses.settings_line(house)})", [*figures["streams"].items()])
-    else:
+    if not start:
         given = Engine(engine, engine_key) if engine else None
-        house = houses.running(corral, key, redis_url, given)
-        _measure(house, load, wanted, figures, pairs, clients, requests)
+        _measure(houses.running(corral, key, redis_url, given), load, wanted, figures, pairs, clients, requests)
+    elif not set(wanted) <= set(ONLY_STARTED):
+        with houses.started(model, **shape) as house:
+            _measure(house, load, wanted, figures, pairs, clients, requests)
+    if "where" in wanted:
+        with houses.started(model, **shape, log_level="debug") as house:
+            figures["where"] = _where(house, load, pairs)
+    if "streams" in wanted:
+        _measure_streams(model, shape, load, streams, figures)
     report.save(json_file, command, figures)
+
+
+def _measure_streams(model: str, shape: dict[str, int], load: Load, streams: int, figures: Figures) -> None:
+    waiting = {"slots": 1, "queue_limit": 4 * streams, "early_commit_s": 1}
+    with houses.started(model, **(shape | waiting)) as house:
+        figures["streams"] = asyncio.run(waiting_streams(house, load, streams))
+        report.show(f"{streams} waiting streams ({houses.settings_line(house)})", [*figures["streams"].items()])
 
 
 def _parts(only: str, start: bool) -> tuple[str, ...]:

@@ -13,10 +13,10 @@ import httpx
 import orjson
 
 from infra.errors import EngineLost, EngineTimeout
-from workers.llama.generation import Deadlines, Generation, lost, translated
+from workers.llama.generation import Deadlines, Event, Generation, lost, translated
 from workers.llama.parse import AnswerRules, End, Prompt
 
-__all__ = ["AnswerRules", "Deadlines", "End", "EngineClient", "Generation", "Prompt"]
+__all__ = ["AnswerRules", "Deadlines", "End", "EngineClient", "Event", "Generation", "Prompt"]
 
 COUNT_PATH = "/v1/chat/completions/input_tokens"
 CONNECT_TIMEOUT_S = 5.0
