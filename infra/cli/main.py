@@ -63,7 +63,7 @@ def globals_(
 def main() -> None:
     """Run the command line of this process and leave with its exit code."""
     try:
-        app()
+        app(prog_name="corral")
     except ConfigError as error:
         _leave(error.message, 2)
     except CorralError as error:
