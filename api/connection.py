@@ -1,8 +1,9 @@
-"""The head of a request, within bounds.
+"""One connection, within bounds.
 
-Owns: the limits on its size and on the time it takes to arrive, and the answer to what is no HTTP. uvicorn's parser
-would wait for ever and keep headers of any size.
-Never: a body (`receiving`), a route.
+Owns: the limits on the size of a request's head and on the time it takes to arrive, the answer to what is no HTTP, and
+the end of clients that send no more of a body nobody waits for, or that read no more of their answer. uvicorn would
+wait for all of them for ever, and keep headers of any size.
+Never: a body that is waited for (`receiving`), a route.
 """
 
 import asyncio
@@ -19,15 +20,18 @@ from infra.errors import BadRequest
 HEAD_LIMIT_BYTES = 64 * 1024
 # A client that is still sending would lose the answer if its connection was reset at once.
 LINGER_S = 1.0
+UNREAD_LIMIT_S = 120.0  # a client that takes nothing of its answer for so long has gone
 
 
 class Connection(HttpToolsProtocol):
-    """One connection. A head may take as long as a body."""
+    """One connection. A head may take as long as a body, and so may what follows an answer that is complete."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         self._timeout_s: float = self.config.app.state.settings.body_timeout_s  # type: ignore[union-attr]
         self._timer: asyncio.TimerHandle | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._unread_timer: asyncio.TimerHandle | None = None
         self._head_bytes = 0
         self._status = HTTPStatus.BAD_REQUEST
         self._refused = False
@@ -38,6 +42,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        self._stop_unread_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -59,6 +64,22 @@ class Connection(HttpToolsProtocol):
             self._refuse_size()
             raise ValueError("the head is too large")  # ends the parsing; the answer has gone out
         super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._stop_idle_timer()
+        # uvicorn's own timer ends with the first byte that comes, be it of a body that nobody waits for.
+        if self.cycle.response_complete:
+            self._idle_timer = self.loop.call_later(self._timeout_s, self.transport.abort)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stop_unread_timer()
+        self._unread_timer = self.loop.call_later(UNREAD_LIMIT_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._stop_unread_timer()
+        super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
         """Called by uvicorn for what is no HTTP, and by the limits here. Only the first call of a connection speaks."""
@@ -97,7 +118,18 @@ class Connection(HttpToolsProtocol):
         self._head_bytes = 0
         self._timer = self.loop.call_later(self._timeout_s, self._too_slow)
 
+    def _stop_unread_timer(self) -> None:
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
+
+    def _stop_idle_timer(self) -> None:
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+
     def _stop_timer(self) -> None:
+        self._stop_idle_timer()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
