@@ -79,6 +79,11 @@ def queue(worker: str) -> str:
     return f"llm.{worker}"
 
 
+def bindings(worker: str) -> list[str]:
+    """Where kombu notes that the queue exists; it never removes them. A consumer that comes back writes them anew."""
+    return [f"_kombu.{kind}.{queue(worker)}" for kind in ("binding", "binding_permanent")]
+
+
 def level_list(worker: str, level: int) -> str:
     """The Redis list in which kombu keeps one level of a worker's queue."""
     return queue(worker) if level == 0 else f"{queue(worker)}{SEPARATOR}{level}"

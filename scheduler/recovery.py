@@ -158,7 +158,8 @@ class Recovery:
         log.warning("tickets_replaced", worker=name, count=len(lost))
 
     async def _forget_worker(self, name: str) -> None:
-        own = [keys.homes(name), keys.control(name), *(keys.level_list(name, level) for level in LEVELS)]
+        own = [keys.homes(name), keys.control(name), *keys.bindings(name)]
+        own += [keys.level_list(name, level) for level in LEVELS]
         names = [keys.lease(name), keys.WORKERS, keys.line(name), keys.running(name), *own]
         with broker_errors():
             if await self._forget(names, [name]):

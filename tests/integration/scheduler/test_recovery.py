@@ -1,10 +1,13 @@
 """One sweep of recovery over a store: whose jobs move, where to, and what is forgotten."""
 
+from contextlib import closing
 from typing import cast
 
 import pytest
 
 from infra import keys
+from infra.celery_app import build
+from infra.config import Settings
 from infra.errors import BrokerDown
 from scheduler import contact, recovery
 from scheduler.contract import Failed, WorkerState
@@ -221,12 +224,14 @@ async def test_of_a_dead_worker_nothing_is_left(store: Store) -> None:
     await store.admit(runs)
     assert worker.claims.claim() is not None
     await store.admit(lost)
-    store.ticket("w1", 0)  # nobody takes it any more
+    with closing(build(Settings(redis_url=store.url))) as celery:
+        for level in (0, 9):
+            celery.send_task("nobody takes it any more", queue=keys.queue("w1"), priority=level, ignore_result=True)
     store.raw.delete(keys.lease("w1"), keys.job(lost.id))
     made = sweeper(store)
     for _ in range(2):
         await made.sweep()
-    own = ("corral:line:", "corral:running:", "corral:homes:", "corral:control:", "llm.")
+    own = ("corral:line:", "corral:running:", "corral:homes:", "corral:control:", "llm.", "_kombu.")
     assert [name for name in store.raw.scan_iter(count=1000) if name.startswith(own)] == []
     assert store.raw.zrange(keys.WORKERS, 0, -1) == []
     [(_, [last])] = store.written(runs.id)

@@ -161,3 +161,13 @@ def test_a_worker_whose_process_hangs_loses_its_jobs_and_may_come_back(tmp_path:
         os.kill(cluster.workers["w1"].pid, signal.SIGCONT)
         cluster.wait_worker("w1", "ready")
         assert text_of(cluster.messages("say 3 words")) == words(3)
+
+
+def test_a_worker_that_was_forgotten_may_come_back(tmp_path: Path, broker: Broker) -> None:
+    with one_slot(tmp_path, broker) as cluster:
+        assert text_of(cluster.messages("say 3 words")) == words(3)
+        cluster.kill_worker("w1")
+        wait_for(lambda: not cluster.redis.exists("corral:workers"), "the worker to be forgotten", 30)
+        assert not list(cluster.redis.scan_iter("*w1*"))
+        cluster.add_worker("w1")
+        assert text_of(cluster.messages("say 3 words")) == words(3)
