@@ -12,6 +12,7 @@ from starlette.responses import Response
 
 from api.house import House
 from api.messages import JsonResponse
+from infra.errors import NotAllowed, NotAuthenticated
 from scheduler.contract import WorkerView
 from scheduler.policy.admission import able, why_none
 
@@ -42,9 +43,18 @@ async def ready(request: Request) -> JsonResponse:
     if not house.membership.fresh:
         return JsonResponse({"ready": False, "reason": "the broker does not answer"}, status=503)
     if house.closing.begun or not able(house.view):
-        reason = "the gateway is being stopped" if house.closing.begun else why_none(house.view)
+        reason = "the gateway is being stopped" if house.closing.begun else _why_none(request, house)
         return JsonResponse({"ready": False, "reason": reason}, status=503)
     return JsonResponse({"ready": True})
+
+
+def _why_none(request: Request, house: House) -> str:
+    """The details, which may name files of a worker's machine, only for whom `status` would tell them too."""
+    try:
+        house.keyring.caller(request.headers)
+    except (NotAuthenticated, NotAllowed):
+        return "no worker is ready"
+    return why_none(house.view)
 
 
 @router.get("/v1/status")
