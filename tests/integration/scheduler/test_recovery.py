@@ -1,5 +1,6 @@
 """One sweep of recovery over a store: whose jobs move, where to, and what is forgotten."""
 
+import asyncio
 from contextlib import closing
 from typing import cast
 
@@ -19,6 +20,7 @@ from tests.integration.scheduler.store import LIFETIME_MS, Store, Worker, spec, 
 pytestmark = pytest.mark.integration
 
 BOUND = 1.25
+WAIT_S = 20
 
 
 class LaidTickets:
@@ -146,6 +148,20 @@ async def test_a_few_moved_jobs_are_shared_among_idle_workers(store: Store) -> N
     assert max(len(store.line(name)) for name in ("w2", "w3")) <= 5
 
 
+async def test_a_full_line_is_passed_over_though_its_worker_is_the_least_loaded(store: Store) -> None:
+    store.worker("w1")
+    [job_id] = await line_of(store, "w1", 1)
+    store.raw.delete(keys.lease("w1"))
+    large = store.worker("w2")
+    large.claims.beat(worker_info("w2", large.incarnation, slots=64), LIFETIME_MS, [])
+    await line_of(store, "w2", 4)
+    store.worker("w3")
+    await line_of(store, "w3", 3)
+    store.jobs = store.jobs_with(4)
+    await sweeper(store).sweep()
+    assert (store.line("w1"), store.line("w3")[-1]) == ([], job_id)
+
+
 async def test_a_line_that_others_filled_meanwhile_takes_no_moved_job(store: Store) -> None:
     store.worker("w1")
     store.worker("w2")
@@ -213,6 +229,27 @@ class Clock:
     def __call__(self) -> float:
         self.now_s += self.step_s
         return self.now_s
+
+
+async def test_a_sweep_that_hangs_does_not_keep_the_process_from_saying_that_it_lives(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(contact, "PERIOD_S", 0)
+    made, hanging = sweeper(store), asyncio.Event()
+
+    async def hangs() -> None:
+        hanging.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(made, "sweep", hangs)
+    running = asyncio.create_task(made.run())
+    async with asyncio.timeout(WAIT_S):
+        await hanging.wait()
+        store.raw.delete(keys.wake(API))
+        while not store.raw.exists(keys.wake(API)):  # noqa: ASYNC110  # only the broker can show it
+            await asyncio.sleep(0)
+    running.cancel()
+    await asyncio.wait([running])
 
 
 # --- what is left -------------------------------------------------------------------------------------------------
