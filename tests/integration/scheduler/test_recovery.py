@@ -15,7 +15,7 @@ from scheduler.contract import Failed, WorkerState
 from scheduler.membership import Membership
 from scheduler.queue import Tickets
 from scheduler.recovery import Recovery
-from tests.integration.scheduler.store import LIFETIME_MS, Store, Worker, spec, worker_info
+from tests.integration.scheduler.store import API, LIFETIME_MS, Store, Worker, spec, worker_info
 
 pytestmark = pytest.mark.integration
 
@@ -159,7 +159,7 @@ async def test_a_full_line_is_passed_over_though_its_worker_is_the_least_loaded(
     await line_of(store, "w3", 3)
     store.jobs = store.jobs_with(4)
     await sweeper(store).sweep()
-    assert (store.line("w1"), store.line("w3")[-1]) == ([], job_id)
+    assert (store.line("w1"), store.line("w3")[0]) == ([], job_id)
 
 
 async def test_a_line_that_others_filled_meanwhile_takes_no_moved_job(store: Store) -> None:
