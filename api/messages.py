@@ -57,6 +57,7 @@ async def _receive(request: Request, house: House) -> Call:
         key_name=key_name,
         models=house.models(),
         default_level=house.settings.default_level,
+        image_urls=house.settings.image_urls,
     )
     call = await understood(raw, parsing)
     stages.mark("parsed")

@@ -46,7 +46,8 @@ async def count_tokens(request: Request) -> JsonResponse:
     house.keyring.caller(request.headers)
     settings = house.settings
     raw = await read_body(request, settings.body_limit_bytes, settings.body_timeout_s)
-    asked = await understood(raw, partial(parse_count, raw, models=house.models()))
+    parsing = partial(parse_count, raw, models=house.models(), image_urls=settings.image_urls)
+    asked = await understood(raw, parsing)
     if not house.model():
         raise NoWorker(why_none(house.view), retry_after_s=LOADING_RETRY_S)
     count = await house.counts.count(asked, settings.count_timeout_ms / 1000)

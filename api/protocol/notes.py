@@ -5,7 +5,7 @@ Never: an error; what cannot be read is named and left out.
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
@@ -19,11 +19,13 @@ from api.protocol.schema import (
     ServerBlock,
     TextSource,
 )
-from scheduler.contract import ImageBlock, TextBlock
+from scheduler.contract import Block, ImageBlock, Message, TextBlock, ToolResultBlock
 
 # Where readable words stand in other providers' results, in reading order. The rest is encrypted or bookkeeping.
 READABLE_KEYS = ("title", "url", "tool_name", "file_id", "error_code", "text", "stdout", "stderr", "tool_references")
 NESTED_KEYS = ("source", "content")
+
+Holder = TypeVar("Holder", Message, ToolResultBlock)
 
 
 def image(block: Image) -> ImageBlock | TextBlock:
@@ -34,6 +36,30 @@ def image(block: Image) -> ImageBlock | TextBlock:
     if isinstance(source, Base64Source):
         return ImageBlock(url=f"data:{source.media_type};base64,{source.data}")
     return ImageBlock(url=source.url)
+
+
+def without_addresses(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    """`messages` with a note for each image that the engine would have to fetch.
+
+    Its machine may reach what the caller may not: the caller would choose what it opens.
+    """
+    return tuple(_replaced(message, tuple(map(_without_address, message.content))) for message in messages)
+
+
+def _without_address(block: Block) -> Block:
+    if isinstance(block, ToolResultBlock):
+        return _replaced(block, tuple(map(_held, block.content)))
+    return _held(block) if isinstance(block, ImageBlock) else block
+
+
+def _held(part: TextBlock | ImageBlock) -> TextBlock | ImageBlock:
+    if isinstance(part, TextBlock) or part.url[:5].lower() == "data:":
+        return part
+    return TextBlock(text="[image left out: images at an address are not fetched here; send its bytes]")
+
+
+def _replaced(holder: Holder, content: tuple[object, ...]) -> Holder:
+    return holder if content == holder.content else holder.model_copy(update={"content": content})
 
 
 def document(block: Document) -> TextBlock:

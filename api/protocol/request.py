@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import BaseModel, ConfigDict
 
-from api.protocol import identity, normalise, prefix
+from api.protocol import identity, normalise, notes, prefix
 from api.protocol.body import read_object
 from api.protocol.schema import DEFAULT_MAX_TOKENS, MessagesRequest, ThinkingSwitch, validated
 from scheduler.contract import GenerationRequest, Identity, PackedRequest, Thinking
@@ -32,15 +32,23 @@ class Call(BaseModel):
     asked_model: str
 
 
-def parse(raw: bytes, headers: Mapping[str, str], *, key_name: str, models: Sequence[str], default_level: int) -> Call:
+def parse(
+    raw: bytes,
+    headers: Mapping[str, str],
+    *,
+    key_name: str,
+    models: Sequence[str],
+    default_level: int,
+    image_urls: bool = False,
+) -> Call:
     """The body of `POST /v1/messages` with its lower-case `headers`. A name that is not among the served `models` means
-    the first of them.
+    the first of them. Images at an http(s) address are noted, and carried only with `image_urls`.
 
     Raises BadRequest that names the field (`messages[3].content[0].type`) or the header.
     """
     level = identity.level(headers, default_level)
     body = validated(read_object(raw))
-    request = _generation_request(body, models)
+    request = _generation_request(body, models, image_urls=image_urls)
     return Call(
         request=pack(request),
         identity=identity.identify(headers, body.metadata, request, key_name),
@@ -50,17 +58,18 @@ def parse(raw: bytes, headers: Mapping[str, str], *, key_name: str, models: Sequ
     )
 
 
-def parse_count(raw: bytes, *, models: Sequence[str]) -> PackedRequest:
+def parse_count(raw: bytes, *, models: Sequence[str], image_urls: bool = False) -> PackedRequest:
     """The body of `POST /v1/messages/count_tokens`: the same prompt as `parse` makes of it. Raises BadRequest."""
-    return pack(_generation_request(validated(read_object(raw)), models))
+    return pack(_generation_request(validated(read_object(raw)), models, image_urls=image_urls))
 
 
-def _generation_request(body: MessagesRequest, models: Sequence[str]) -> GenerationRequest:
+def _generation_request(body: MessagesRequest, models: Sequence[str], *, image_urls: bool) -> GenerationRequest:
     tools, removed = prefix.split_tools(body.tools)
+    messages = normalise.messages(body.messages)
     return GenerationRequest(
         model=body.model if body.model in models else next(iter(models), ""),
         system=prefix.system_text(body.system, removed),
-        messages=normalise.messages(body.messages),
+        messages=messages if image_urls else notes.without_addresses(messages),
         tools=tools,
         tool_choice=prefix.tool_choice(body.tool_choice, tools, removed),
         max_tokens=body.max_tokens or DEFAULT_MAX_TOKENS,

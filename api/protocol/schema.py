@@ -92,7 +92,7 @@ class UrlSource(Lenient):
 
 
 class ImageUrlSource(Lenient):
-    """The schemes are those the engine may be asked to open; never a file of its machine."""
+    """The schemes are those an engine may be asked to open (`http` only where a setting allows it); never a file."""
 
     type: Literal["url"]
     url: Annotated[str, Field(pattern=r"^(?i:https?://|data:)")]

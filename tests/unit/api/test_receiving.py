@@ -17,7 +17,7 @@ pytestmark = pytest.mark.unit
 HOUSE = SimpleNamespace(
     closing=SimpleNamespace(begun=False),
     keyring=SimpleNamespace(caller=lambda _: "key"),
-    settings=SimpleNamespace(body_limit_bytes=10 * INLINE_BYTES, body_timeout_s=10, default_level=5),
+    settings=SimpleNamespace(body_limit_bytes=10 * INLINE_BYTES, body_timeout_s=10, default_level=5, image_urls=False),
     model=lambda: "m",
     models=lambda: ["m"],
 )

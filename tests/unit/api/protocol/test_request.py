@@ -173,6 +173,35 @@ def test_a_wrong_header_is_named_before_the_body_is_read() -> None:
         parsed(b"not json", {"x-priority": "banana"})
 
 
+def image(url: str) -> dict[str, Any]:
+    return {"type": "image", "source": {"type": "url", "url": url}}
+
+
+@pytest.mark.parametrize("fetched", [False, True])
+@pytest.mark.parametrize("url", ["http://169.254.169.254/latest", "HTTPS://example.org/a.png"])
+@pytest.mark.parametrize("in_result", [False, True])
+def test_no_engine_is_asked_to_open_an_address_unless_that_is_allowed(url: str, fetched: bool, in_result: bool) -> None:
+    blocks: list[Any] = [image(url), {"type": "text", "text": "what is it?"}]
+    messages = [{"role": "user", "content": blocks}]
+    if in_result:
+        call = {"type": "tool_use", "id": "1", "name": "n", "input": {}}
+        result = {"type": "tool_result", "tool_use_id": "1", "content": blocks}
+        messages = [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+    raw = json.dumps({"messages": messages}).encode()
+    both = [parse(raw, {}, key_name="k", models=["m"], default_level=5, image_urls=fetched).request]
+    both.append(parse_count(raw, models=["m"], image_urls=fetched))
+    for packed in both:
+        said = unpack(packed.body).model_dump_json()
+        assert (url in said) is fetched
+        assert ("images at an address are not fetched here" in said) is not fetched
+
+
+def test_an_image_sent_along_is_always_carried() -> None:
+    url = "data:image/png;base64,aGk="
+    call = parsed({"messages": [{"role": "user", "content": [image(url)]}]})
+    assert url in unpack(call.request.body).model_dump_json()
+
+
 EVERY_BLOCK = [
     {"type": "text", "text": "a"},
     {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aGk="}},
