@@ -135,7 +135,9 @@ async def _on_http_error(request: Request, error: Exception) -> Response:
 
 async def _on_bug(request: Request, error: Exception) -> Response:
     log.error("unexpected_error", path=request.url.path, exc_info=error)
-    return await _on_error(request, CorralError("the gateway met an unexpected error; its log has the details"))
+    answer = await _on_error(request, CorralError("the gateway met an unexpected error; its log has the details"))
+    answer.headers["request-id"] = request.state.request_id  # Starlette answers bugs outside of RequestIds
+    return answer
 
 
 class RequestIds:
