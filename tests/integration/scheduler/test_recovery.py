@@ -15,7 +15,7 @@ from scheduler.contract import Failed, WorkerState
 from scheduler.membership import Membership
 from scheduler.queue import Tickets
 from scheduler.recovery import Recovery
-from tests.integration.scheduler.store import API, LIFETIME_MS, Store, Worker, spec, worker_info
+from tests.integration.scheduler.store import LIFETIME_MS, Store, Worker, spec, worker_info
 
 pytestmark = pytest.mark.integration
 
@@ -235,19 +235,21 @@ async def test_a_sweep_that_hangs_does_not_keep_the_process_from_saying_that_it_
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(contact, "PERIOD_S", 0)
-    made, hanging = sweeper(store), asyncio.Event()
+    hanging, announced_since = asyncio.Event(), asyncio.Event()
+
+    async def announce() -> None:
+        if hanging.is_set():
+            announced_since.set()
 
     async def hangs() -> None:
         hanging.set()
         await asyncio.Event().wait()
 
+    monkeypatch.setattr(store.jobs, "announce", announce)
+    made = sweeper(store)
     monkeypatch.setattr(made, "sweep", hangs)
     running = asyncio.create_task(made.run())
-    async with asyncio.timeout(WAIT_S):
-        await hanging.wait()
-        store.raw.delete(keys.wake(API))
-        while not store.raw.exists(keys.wake(API)):  # noqa: ASYNC110  # only the broker can show it
-            await asyncio.sleep(0)
+    await asyncio.wait_for(announced_since.wait(), WAIT_S)
     running.cancel()
     await asyncio.wait([running])
 
