@@ -172,6 +172,7 @@ class Answer:
         """
         count = await self._house.counts.count(self._call.request, COUNT_LIMIT_S)
         self._counted_tokens = count.tokens
+        await self._placed.vanished()  # it may have been moved to a worker with another window
         worker = self._house.dispatcher.worker(self._placed.worker)
         if worker is None or not count.exact:
             return True

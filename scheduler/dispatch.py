@@ -59,8 +59,10 @@ class Placed:
             await self._jobs.met_window(self.spec.identity.session)
 
     async def vanished(self) -> bool:
-        """Whether the broker has lost the record of a job that has not ended."""
-        return self.last is None and not await self._jobs.known(self.spec.id)
+        """Whether the broker has lost the record of a job that has not ended. Learns where the job was moved to."""
+        worker = await self._jobs.worker_of(self.spec.id)
+        self.worker = worker or self.worker
+        return self.last is None and worker is None
 
 
 class Dispatcher:

@@ -139,10 +139,11 @@ class Jobs:
         with broker_errors():
             await self._redis.delete(keys.job(job_id), keys.stream(job_id))
 
-    async def known(self, job_id: str) -> bool:
-        """Whether the record is still there."""
+    async def worker_of(self, job_id: str) -> str | None:
+        """The worker in whose line the job waits, or that runs it; None when there is no record any more."""
         with broker_errors():
-            return bool(await self._redis.exists(keys.job(job_id)))
+            found: Any = await self._redis.hget(keys.job(job_id), "worker")
+        return str(found.decode()) if found else None
 
     async def met_window(self, session: str) -> None:
         """Remember for ten minutes that this session was told its prompt is too long."""

@@ -44,7 +44,7 @@ async def dispatching(store: Store) -> AsyncIterator[Dispatcher]:
 
 async def until_gone(store: Store, job_id: str) -> None:
     async with asyncio.timeout(WAIT_S):
-        while await store.jobs.known(job_id):  # noqa: ASYNC110  # only the broker can show it
+        while await store.jobs.worker_of(job_id):  # noqa: ASYNC110  # only the broker can show it
             await asyncio.sleep(0)
 
 
@@ -61,7 +61,7 @@ async def test_a_job_is_served_and_then_forgotten(store: Store) -> None:
         while placed.last is None:
             found += await placed.next(WAIT_S)
         assert found == [TextDelta("a"), LAST]
-    assert not await store.jobs.known(job.id)
+    assert await store.jobs.worker_of(job.id) is None
     assert store.written(job.id) == []
 
 
@@ -152,3 +152,15 @@ async def test_withdrawing_twice_says_twice_that_it_is_gone(store: Store) -> Non
         async with dispatcher.submit(spec()) as runs:
             assert worker.claims.claim()
             assert not await runs.withdraw()
+
+
+async def test_a_job_that_was_moved_is_known_to_be_elsewhere(store: Store) -> None:
+    store.worker("w1")
+    job = spec()
+    async with dispatching(store) as dispatcher:
+        async with dispatcher.submit(job) as placed:
+            store.worker("w2")
+            assert await store.jobs.move(job.id, "w1", "w2", job.level, job.identity.conversation)
+            assert not await placed.vanished()
+            assert placed.worker == "w2"
+        assert (store.line("w2"), await store.jobs.worker_of(job.id)) == ([], None)

@@ -30,7 +30,7 @@ DOWN = BrokerDown("the broker does not answer")
 class Job:
     """A job as `Placed` shows it. Each thing that is asked of the broker takes what comes next from `says`."""
 
-    worker = "w1"
+    worker = moved_to = "w1"
     may_use_reserve = False
     spec = SimpleNamespace(id="job")
 
@@ -55,6 +55,7 @@ class Job:
         return await self._say("withdraw", True)
 
     async def vanished(self) -> Any:
+        self.worker = self.moved_to
         return await self._say("vanished", False)
 
     async def met_window(self) -> Any:
@@ -65,12 +66,15 @@ class Job:
 
 
 def answer(job: Job, **settings: Any) -> Answer:
-    info = SimpleNamespace(context_tokens=100, prompt_limit_tokens=90)
+    infos = {"w1": (100, 90), "w2": (50, 40)}
     house = SimpleNamespace(
         settings=Settings(**settings),
         closing=SimpleNamespace(begun=False, over=False),
         counts=job,
-        dispatcher=SimpleNamespace(worker=lambda _: info, retry_after_s=lambda: 5),
+        dispatcher=SimpleNamespace(
+            worker=lambda name: SimpleNamespace(context_tokens=infos[name][0], prompt_limit_tokens=infos[name][1]),
+            retry_after_s=lambda: 5,
+        ),
     )
     call = SimpleNamespace(asked_model="m", stream=True, request=None, identity=SimpleNamespace(identified=True))
     return Answer(cast(Call, call), "req_1", cast(Placed, job), cast(House, house))
@@ -139,3 +143,15 @@ async def test_the_reserve_counts_where_it_may_be_used() -> None:
         else:
             with pytest.raises(PromptTooLong, match="101 tokens > 100"):
                 await made.commit()
+
+
+async def test_a_job_that_was_moved_is_held_against_its_new_workers_window() -> None:
+    job = Job([], ENDS, count=[SimpleNamespace(tokens=45, exact=True)])
+    job.moved_to = "w2"
+    with pytest.raises(PromptTooLong, match="45 tokens > 40"):
+        await answer(job, early_commit_s=1e-9).commit()
+    job = Job([], [], ENDS)
+    job.moved_to = "w2"
+    made = answer(job, early_commit_s=1e-9)
+    await made.commit()
+    assert made.headers() == {"x-corral-worker": "w2"}

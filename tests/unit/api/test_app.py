@@ -2,6 +2,8 @@
 
 import httpx
 import pytest
+from starlette.requests import Request
+from starlette.responses import Response
 
 from api.app import create_app
 from infra.config import Settings
@@ -9,7 +11,7 @@ from infra.config import Settings
 pytestmark = pytest.mark.unit
 
 
-async def _breaks(_: object) -> None:
+async def _breaks(_: Request) -> Response:
     raise RuntimeError("secret words")
 
 
