@@ -14,7 +14,8 @@ Never: a value, a client, a time to live.
     corral:homes:<worker>       zset    conversations at home there; score = last use
     corral:home:<conversation>  string  its worker
     corral:count:<model>        list    requests to count, popped by the counting threads
-    corral:overflow:<session>   string  this session met the window lately: its next request may use the reserve
+    corral:overflow:<key name>:<session>  string  this session met the window in the last ten minutes: its requests may
+                                          use the reserve
     corral:arrivals             counter arrival numbers
     corral:lock:<name>          string  a lock with an owner and a time limit
     llm.<worker>[\\x06\\x16<level>]  list  Celery's tickets
@@ -66,8 +67,9 @@ def count(model: str) -> str:
     return f"corral:count:{model}"
 
 
-def overflow(session: str) -> str:
-    return f"corral:overflow:{session}"
+def overflow(key_name: str, session: str) -> str:
+    """A session's name is its client's own choice; the name of a key holds no colon."""
+    return f"corral:overflow:{key_name}:{session}"
 
 
 def lock(name: str) -> str:

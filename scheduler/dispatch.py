@@ -54,9 +54,10 @@ class Placed:
         return state == "queued" or (state == "over" and await self.vanished())
 
     async def met_window(self) -> None:
-        """The session was told that its prompt is too long: its next request, the compaction, may use the reserve."""
-        if self.spec.identity.session:
-            await self._jobs.met_window(self.spec.identity.session)
+        """The session was told that its prompt is too long: its compaction may use the reserve."""
+        who = self.spec.identity
+        if who.session:
+            await self._jobs.met_window(who.key_name, who.session)
 
     async def vanished(self) -> bool:
         """Whether the broker has lost the record of a job that has not ended. Learns where the job was moved to."""

@@ -87,7 +87,7 @@ class Jobs:
             "body", spec.request.body,
         ]  # fmt: skip
         names = [keys.job(spec.id), keys.ARRIVALS, keys.wake(self._api), keys.home(who.conversation)]
-        names.append(keys.overflow(who.session or spec.id))
+        names.append(keys.overflow(who.key_name, who.session or spec.id))
         arguments: list[str | int | bytes] = [
             spec.id, spec.level, spec.wait_limit_ms, spec.wait_limit_ms + ENDED_LIFETIME_MS, self._limits.queue,
             self._limits.home_ms, who.conversation, keys.LEVEL_WEIGHT, HOMES_COUNT_MS, len(fields) // 2,
@@ -145,7 +145,7 @@ class Jobs:
             found: Any = await self._redis.hget(keys.job(job_id), "worker")
         return str(found.decode()) if found else None
 
-    async def met_window(self, session: str) -> None:
-        """Remember for ten minutes that this session was told its prompt is too long."""
+    async def met_window(self, key_name: str, session: str) -> None:
+        """Remember for ten minutes that this session was told its prompt is too long; its compaction may fail once."""
         with broker_errors():
-            await self._redis.set(keys.overflow(session), 1, ex=600)
+            await self._redis.set(keys.overflow(key_name, session), 1, ex=600)

@@ -198,7 +198,7 @@ def test_hanging_up_while_the_engine_works_frees_the_slot(standin: Cluster, word
 # --- the reserve --------------------------------------------------------------------------------------------------
 
 
-def test_a_session_that_met_the_window_may_use_the_reserve_once(start_cluster: StartCluster) -> None:
+def test_only_a_session_that_met_the_window_may_use_the_reserve(start_cluster: StartCluster) -> None:
     cluster = start_cluster(workers=1, slots=1, context_tokens=4096, settings={"overflow_reserve_tokens": 1000})
     long = "word " * 3500
     headers = {"x-claude-code-session-id": "full"}

@@ -115,9 +115,10 @@ async def test_every_key_of_a_waiting_job_runs_out_by_itself(store: Store) -> No
     assert store.lasting() == []
 
 
-async def test_a_session_that_met_the_window_may_use_the_reserve_next(store: Store) -> None:
+async def test_only_the_session_of_that_key_that_met_the_window_may_use_the_reserve(store: Store) -> None:
     worker = store.worker("w1")
-    await store.jobs.met_window("s")
+    await store.jobs.met_window("k", "s")
+    await store.jobs.met_window("another key", "other")
     jobs = [spec(session="s"), spec(session="other")]
     admitted = [await store.jobs.admit(job, candidates("w1"), 1) for job in [*jobs, *jobs]]
     assert [admission.may_use_reserve for admission in admitted] == [True, False, True, False]
