@@ -146,6 +146,6 @@ class Jobs:
         return str(found.decode()) if found else None
 
     async def met_window(self, key_name: str, session: str) -> None:
-        """Remember for ten minutes that this session was told its prompt is too long; its compaction may fail once."""
+        """Remember for ten minutes that this session was told its prompt is too long; a compaction may come twice."""
         with broker_errors():
             await self._redis.set(keys.overflow(key_name, session), 1, ex=600)
