@@ -4,8 +4,8 @@ Owns: the order of candidates and the load up to which each is taken.
 Never: counts what is happening now; the store checks the load again, atomically, when it takes the place.
 
 Consistent hashing with bounded loads (Mirrokni, Thorup and Zadimoghaddam, 2016): the first candidate whose load is
-under `bound` times the mean takes the conversation, a free slot before a full worker. Load is the larger of the requests and the conversations there,
-per slot: a conversation that thinks for a minute still needs its slot.
+under `bound` times the mean takes the conversation, a free slot before a full worker. Load is the larger of the
+requests and the conversations there, per slot: a conversation that thinks for a minute still needs its slot.
 """
 
 import math
