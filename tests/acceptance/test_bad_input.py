@@ -58,7 +58,7 @@ def send(cluster: Cluster, parts: Iterable[bytes]) -> Answer:
 
 
 def head(*headers: str, method: str = "POST", path: str = "/v1/messages", version: str = "HTTP/1.1") -> bytes:
-    return "\r\n".join([f"{method} {path} {version}", "Host: here", *headers, "", ""]).encode()
+    return "\r\n".join([f"{method} {path} {version}", "Host: localhost", *headers, "", ""]).encode()
 
 
 def request(data: bytes, *headers: str, **line: str) -> bytes:
@@ -319,3 +319,15 @@ def test_a_client_that_leaves_while_sending_leaves_nothing(cluster: Cluster, cut
     with socket.create_connection(("127.0.0.1", cluster.ports[0])) as connection:
         connection.sendall(request(GOOD)[:cut])
     assert cluster.messages("say 3 words").status_code == 200
+
+
+# --- pages of the web ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "foreign", [{"host": "evil.example"}, {"origin": "https://evil.example", "content-type": "text/plain"}]
+)
+def test_without_keys_a_page_of_the_web_is_not_answered(cluster: Cluster, foreign: dict[str, str]) -> None:
+    answer = cluster.http.post("/v1/messages", content=json.dumps(body(user("say 3 words"))), headers=foreign)
+    assert (answer.status_code, answer.json()["error"]["type"]) == (403, "permission_error")
+    assert "CORRAL_API_KEYS" in answer.json()["error"]["message"]
