@@ -17,9 +17,15 @@ pytestmark = pytest.mark.integration
 LOAD = Load("seed", 2_000, 8)
 
 
+def living_children() -> set[int]:
+    """Pids of this process's descendants; other tests of the session may own some."""
+    return {p.pid for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE}
+
+
 async def test_both_sides_are_measured_and_the_way_is_told(tmp_path: Path) -> None:
     engine = str(standin_command(tmp_path))
     changes = {"llama_server": engine, "slots": 2, "context_tokens": 8192, "log_level": "debug"}
+    before = living_children()
     with houses.started(str(empty_model(tmp_path)), **changes) as house:
         async with Sides(house, LOAD) as sides:
             first = await first_token(sides, 3)
@@ -30,8 +36,7 @@ async def test_both_sides_are_measured_and_the_way_is_told(tmp_path: Path) -> No
     assert len(rate["gateway_per_s"]) == len(rate["engine_per_s"]) == 2
     assert where["jobs"] > 0
     assert where["all of it"] > 0
-    left = [p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
-    assert left == []
+    assert living_children() <= before
 
 
 @pytest.mark.slow  # counting gives up on the engine that stands still only after ten seconds
