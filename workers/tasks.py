@@ -67,7 +67,7 @@ class Work:
     def _answer(self, job: ClaimedJob, request: GenerationRequest, answer: Writer) -> None:
         serving = self._serving
         with (
-            serving.slots.hold(job.conversation, job.agent) as slot,
+            serving.slots.hold(job.conversation, job.agent, job.kind) as slot,
             serving.generation(request, slot.number) as generation,
         ):
             self._running.attach(job.id, generation)
@@ -89,6 +89,7 @@ class Work:
             return self._started(job, slot, event)
         if isinstance(event, End):
             slot.tokens = event.prompt_tokens + event.output_tokens
+            slot.stop_reason = event.stop_reason
             return self._finished(event)
         stages.mark("token")
         return event

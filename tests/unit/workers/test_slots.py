@@ -1,4 +1,4 @@
-"""The slot table: one holder each, sticky, the longest unused given away first."""
+"""The slot table: one holder each, sticky, the least valuable given away first, the longest idle of equals."""
 
 import random
 import threading
@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infra.errors import EngineLost
+from scheduler.contract import Kind, StopReason
 from workers import slots
 from workers.slots import SlotTable
 
@@ -31,6 +32,39 @@ def test_an_empty_slot_is_taken_before_anybody_elses() -> None:
     table = SlotTable(2)
     use(table, "a")
     assert use(table, "b") != use(table, "a")
+
+
+def answered(table: SlotTable, conversation: str, kind: Kind, reason: StopReason, tokens: int = 1000) -> int:
+    with table.hold(conversation, "agent", kind) as slot:
+        slot.tokens, slot.stop_reason = tokens, reason
+        return slot.number
+
+
+def test_a_side_call_is_given_away_before_older_conversations() -> None:
+    table = SlotTable(3)
+    answered(table, "main", Kind.MAIN, StopReason.TOOL_USE)
+    side = answered(table, "title", Kind.SIDE, StopReason.END_TURN)
+    answered(table, "other", Kind.MAIN, StopReason.END_TURN)
+    assert use(table, "new") == side
+
+
+def test_one_that_waits_for_a_human_is_given_away_before_one_that_runs_a_tool() -> None:
+    table = SlotTable(2)
+    tool = answered(table, "tool", Kind.MAIN, StopReason.TOOL_USE)
+    human = answered(table, "human", Kind.MAIN, StopReason.END_TURN)
+    assert use(table, "new") == human != tool
+
+
+def test_the_gap_of_a_conversation_is_learnt_from_its_tool_calls() -> None:
+    now = [0.0]
+    table = SlotTable(2, clock=lambda: now[0])
+    slow = answered(table, "slow", Kind.MAIN, StopReason.TOOL_USE)
+    quick = answered(table, "quick", Kind.MAIN, StopReason.TOOL_USE)
+    for name, gap_s in (("slow", 300.0), ("quick", 1.0)):
+        now[0] += gap_s
+        answered(table, name, Kind.MAIN, StopReason.TOOL_USE)
+    assert quick != slow
+    assert use(table, "new") == slow
 
 
 def test_the_longest_unused_conversation_loses_its_slot() -> None:
