@@ -67,7 +67,8 @@ class Target:
         except httpx.HTTPError as problem:
             error = f"{type(problem).__name__}: {problem}"
         ended_s = perf_counter()
-        error = error or seen.error or ("" if seen.first_s else "the answer held no text")
+        # A model may end its turn at once: an answer without text is one, if it says what it generated.
+        error = error or seen.error or ("" if seen.first_s or seen.output_tokens else "the answer did not end")
         return Outcome(
             first_s=(seen.first_s or ended_s) - began_s,
             whole_s=ended_s - began_s,

@@ -66,7 +66,7 @@ async def test_both_forms_tell_the_same(chunks: list[dict[str, object]], path: s
 
 
 async def test_a_stream_without_text_has_failed() -> None:
-    assert (await outcome_of(GATEWAY[:1], MESSAGES)).error == "the answer held no text"
+    assert (await outcome_of(GATEWAY[:1], MESSAGES)).error == "the answer did not end"
 
 
 async def test_a_refusal_has_failed_and_says_its_status() -> None:
