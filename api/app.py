@@ -90,6 +90,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         counts=Counts(redis, follower, api, membership),
         closing=Closing(settings.drain_s),
     )
+    log.info("serving", host=settings.host, port=settings.port)
     tasks = [asyncio.create_task(_keep_running(part)) for part in (membership, follower, recovery)]
     try:
         yield

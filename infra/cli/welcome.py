@@ -18,8 +18,11 @@ DEMO_WORDS = (
 )
 
 
-def tell(settings: Settings, status: Status, *, flower: bool, short_url: bool) -> None:
-    """Print it all. `short_url`: `corral claude` finds this API by its own settings, without --url."""
+def tell(settings: Settings, status: Status, *, flower: bool, short_url: bool, own_broker: bool) -> None:
+    """Print it all. `short_url`: `corral claude` finds this API by its own settings, without --url.
+
+    `own_broker`: the broker was started here, so a further worker needs its address.
+    """
     url = gateway.address(settings)
     console.say("")
     console.say("Corral is ready.", style="bold green")
@@ -33,6 +36,9 @@ def tell(settings: Settings, status: Status, *, flower: bool, short_url: bool) -
             f"  Worker  {worker.name}: {worker.model}, {len(worker.slots)} slots of {worker.context_tokens} tokens"
         )
     console.say(f"  Logs    {settings.data_dir / 'logs'}")
+    if own_broker:
+        url_file = settings.data_dir / "broker" / "url"
+        console.say(f"  Grow    CORRAL_REDIS_URL=$(cat {url_file}) corral worker --name more")
     for line in notes(settings, status):
         console.prose(line, style="yellow")
     console.say("")

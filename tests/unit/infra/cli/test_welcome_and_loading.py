@@ -37,12 +37,13 @@ def test_waiting_returns_the_status_or_says_what_is_missing(fixed_api: FixedApi)
 
 def test_the_welcome_names_addresses_and_the_lines_to_paste(capsys: pytest.CaptureFixture[str]) -> None:
     settings = Settings(model="/m.gguf", api_keys="me:topsecret", port=8123, flower_port=5123)
-    welcome.tell(settings, Status(workers=(READY,)), flower=True, short_url=False)
+    welcome.tell(settings, Status(workers=(READY,)), flower=True, short_url=False, own_broker=True)
     text = capsys.readouterr().out
     assert "export ANTHROPIC_BASE_URL=http://127.0.0.1:8123" in text
     assert "export ANTHROPIC_AUTH_TOKEN=YOUR_KEY" in text
     assert "corral claude --url http://127.0.0.1:8123" in text
     assert "http://127.0.0.1:5123" in text
+    assert "corral worker --name more" in text
     assert "topsecret" not in text
     assert "demo model" not in text
 
