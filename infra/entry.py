@@ -9,8 +9,17 @@ from collections.abc import Callable
 
 from infra import config
 from infra.config import Settings
-from infra.errors import CorralError
+from infra.errors import BrokerDown, CorralError, StartError
 from infra.observability import logs
+from infra.redis_client import redacted
+
+
+def _named(settings: Settings, serve: Callable[[Settings], None]) -> None:
+    """Serve; a broker that does not answer is named, without its password."""
+    try:
+        serve(settings)
+    except BrokerDown as error:
+        raise StartError("broker", f"{redacted(settings.redis_url)}: {error.message}; see CORRAL_REDIS_URL") from error
 
 
 def run(name: str, serve: Callable[[Settings], None]) -> int:
@@ -21,7 +30,7 @@ def run(name: str, serve: Callable[[Settings], None]) -> int:
     try:
         settings = config.load().settings
         logs.configure(settings, name)
-        serve(settings)
+        _named(settings, serve)
     except CorralError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

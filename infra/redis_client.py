@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 import redis
 import redis.asyncio
@@ -66,6 +67,12 @@ def checked(url: str) -> str:
     if not url.startswith(("redis://", "rediss://", "unix://")):
         raise ConfigError("CORRAL_REDIS_URL: must begin with redis://, rediss:// or unix://")
     return url
+
+
+def redacted(url: str) -> str:
+    """The URL for the eyes of everybody: without user and password."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 @contextmanager

@@ -29,16 +29,18 @@ class Membership:
         self._redis = redis
         self.view = ClusterView(now_ms=0)
         self.fresh = False
+        self._missed = False
 
     async def run(self) -> None:
         """Keep `view` fresh until cancelled; `fresh` says whether the broker answered the last time."""
         while not being_cancelled():
             try:
                 self.view = await self.read()
-                self.fresh = True
+                self.fresh, self._missed = True, False
             except BrokerDown as error:
-                if self.fresh:
-                    log.warning("membership_waits", reason=error.message)
+                if not self._missed:
+                    log.warning("broker_missed", reason=error.message)
+                self._missed = True
                 self.fresh = False
             await asyncio.sleep(REFRESH_S)
 

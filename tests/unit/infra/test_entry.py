@@ -8,7 +8,7 @@ import pytest
 import infra
 from infra import entry
 from infra.config import Settings
-from infra.errors import StartError
+from infra.errors import BrokerDown, StartError
 from infra.observability import logs
 
 pytestmark = pytest.mark.unit
@@ -27,6 +27,20 @@ def test_a_part_that_served_ends_well(monkeypatch: pytest.MonkeyPatch) -> None:
     served: list[Settings] = []
     assert entry.run("x", served.append) == 0
     assert served[0].port == 1
+
+
+def test_a_broker_that_does_not_answer_is_named_without_its_password(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CORRAL_REDIS_URL", "redis://me:topsecret@10.9.8.7:6379/0")
+
+    def serve(_: Settings) -> None:
+        raise BrokerDown("the broker does not answer")
+
+    assert entry.run("x", serve) == 1
+    told = capsys.readouterr().err
+    assert "redis://10.9.8.7:6379/0" in told
+    assert "topsecret" not in told
 
 
 @pytest.mark.parametrize("error", [StartError("engine", "there is none"), StartError("flower", "the port is taken")])
