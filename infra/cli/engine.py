@@ -36,6 +36,17 @@ def find(settings: Settings) -> Engine:
     return Engine(engine_search.find(settings))
 
 
+def missing_cards(settings: Settings) -> str:
+    """A sentence when `gpu` names cards that this machine does not show; else empty."""
+    wanted = [] if settings.gpu in ("", "none") else settings.gpu.split(",")
+    there = machine.cards()
+    missing = [card for card in wanted if card not in there]
+    if not missing:
+        return ""
+    shown = f"only GPU {', '.join(there)}" if there else "no GPU"
+    return f"gpu {settings.gpu}: this machine shows {shown}; what is not there is not used."
+
+
 def idle_card(settings: Settings, engine: Engine) -> str:
     """A sentence when a GPU is there that this engine cannot use, with the remedy; else empty."""
     names = () if settings.gpu == "none" else machine.card_names() or machine.cards()

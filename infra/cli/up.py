@@ -86,15 +86,15 @@ def _checked(loaded: Loaded, *, flower: bool) -> Settings:
     if flower:
         remedy = "give another --flower-port, or --no-flower"
         changes["flower_port"] = checks.port(settings.flower_host, settings.flower_port, "Flower", remedy)
-    _warn_of_idle_card(settings)
+    _warn_of_cards(settings)
     return settings.model_copy(update=changes)
 
 
-def _warn_of_idle_card(settings: Settings) -> None:
+def _warn_of_cards(settings: Settings) -> None:
     """Said before the model loads, which may take minutes on the CPU, and again where it is not scrolled away."""
-    warning = engine.idle_card(settings, engine.find(settings))
-    if warning:
-        console.warn(warning)
+    for warning in (engine.missing_cards(settings), engine.idle_card(settings, engine.find(settings))):
+        if warning:
+            console.warn(warning)
 
 
 def _run(settings: Settings, staff: tuple[WorkerPlan, ...], *, flower: bool) -> int:
@@ -147,7 +147,7 @@ def _start(
     plain = options.load_with().settings
     short_url = gateway.address(plain) == gateway.address(settings)
     welcome.tell(settings, status, flower=flower, short_url=short_url, own_broker=not plain.redis_url)
-    _warn_of_idle_card(settings)
+    _warn_of_cards(settings)
     return settings
 
 

@@ -89,3 +89,16 @@ def test_a_card_the_engine_cannot_use_is_said_with_the_remedy(tools: dict[str, s
     tools["/bin/llama-server"] = DEVICES
     assert engine.idle_card(Settings(), Engine("/bin/llama-server")) == ""
     assert engine.idle_card(Settings(gpu="none"), Engine("embedded")) == ""
+
+
+@pytest.mark.parametrize(
+    ("there", "wanted", "words"),
+    [((), "7", "no GPU"), (("0", "1"), "1,2", "only GPU 0, 1"), (("0",), "0", ""), ((), "", ""), ((), "none", "")],
+)
+def test_a_card_that_is_not_there_is_said(
+    there: tuple[str, ...], wanted: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "cards", lambda: there)
+    said = engine.missing_cards(Settings(gpu=wanted))
+    assert words in said
+    assert bool(said) is bool(words)
