@@ -72,12 +72,21 @@ def test_a_killed_worker_that_comes_back_serves_its_own_line(tmp_path: Path, bro
         assert cut.last == "api_error"
 
 
+def tickets_sent(cluster: Cluster) -> int:
+    """How many messages Celery has put into any list of this broker; a ticket may be popped and held at once."""
+    stats: dict[str, dict[str, int]] = cluster.redis.info("commandstats")
+    return stats.get("cmdstat_lpush", {}).get("calls", 0)
+
+
 def test_a_frozen_broker_kills_nobody_and_costs_no_answer(tmp_path: Path, own_broker: Broker) -> None:
     with Cluster(tmp_path, own_broker.url, workers=2, slots=1) as cluster, Asking(cluster) as asking:
         streams = [asking.stream("say 100 words at 8 tokens/s", f"agent-{number}") for number in range(2)]
         assert all(stream.first_text.wait(30) for stream in streams)
+        before = tickets_sent(cluster)
         queued = asking.ask("say 3 words", "queued")
         wait_for(lambda: line(cluster, "w1") + line(cluster, "w2") == 1, "the job to wait")
+        # A broker that freezes between the record and the ticket takes none: that request is refused, and rightly.
+        wait_for(lambda: tickets_sent(cluster) > before, "its ticket")
         own_broker.freeze()
         # The freeze itself is the subject: longer than a lease, measured by nothing.
         subprocess.run(["sleep", "8"], check=True)
