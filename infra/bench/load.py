@@ -20,10 +20,11 @@ import typer
 from infra.bench import house as houses
 from infra.bench import report
 from infra.bench.asking import Ask, Outcome, side_by_side
+from infra.bench.command import run
 from infra.bench.house import Engine, House
 from infra.bench.latency import Load, Sides
 from infra.bench.report import Figures
-from infra.errors import CorralError, EngineError
+from infra.errors import EngineError
 
 ANY_SLOT = -1
 
@@ -93,15 +94,5 @@ def _figures(outcomes: Sequence[Outcome], took_s: float) -> Figures:
     return figures
 
 
-def run() -> int:
-    """Exit code 0, or 1 with one clear sentence on stderr."""
-    try:
-        typer.run(main)
-    except CorralError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(run())
+    sys.exit(run(main))

@@ -18,13 +18,14 @@ import typer
 
 from infra.bench import house as houses
 from infra.bench import report
+from infra.bench.command import run
 from infra.bench.costs import Broker
 from infra.bench.house import Engine, House
 from infra.bench.latency import Load, Sides, first_token, throughput
 from infra.bench.report import Figures
 from infra.bench.streams import waiting_streams
 from infra.bench.where import stage_medians_ms
-from infra.errors import ConfigError, CorralError
+from infra.errors import ConfigError
 
 PARTS = ("first", "rate", "where", "commands", "streams")
 ONLY_STARTED = ("where", "streams")  # these need a Corral with settings of their own
@@ -157,15 +158,5 @@ def _where(house: House, load: Load, pairs: int) -> Figures:
     return figures
 
 
-def run() -> int:
-    """Exit code 0, or 1 with one clear sentence on stderr."""
-    try:
-        typer.run(main)
-    except CorralError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(run())
+    sys.exit(run(main))
