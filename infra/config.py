@@ -87,12 +87,28 @@ class Settings(BaseModel):
     delta_batch_ms: int = Field(8, ge=0, le=1000, description="deltas that come within this time travel together")
     lease_lifetime_s: Seconds = Field(5, description="a worker silent for this long is dead")
     lease_renew_s: Seconds = Field(1, validate_default=True, description="how often a worker says that it lives")
+    store_dir: str = Field(
+        "", description="saved caches, shared by workers; empty: kv in data_dir; off: none are saved"
+    )
+    store_limit_bytes: Positive = Field(64 * 2**30, description="most that the store may hold")
+    store_age_s: Seconds = Field(86_400, description="a saved cache unused for this long is removed")
+    store_write_bytes_per_s: Positive = Field(
+        20_000_000, description="mean rate at which a worker may write checkpoints of conversations that go on"
+    )
+    idle_slot_s: Seconds = Field(300, description="a slot unused for this long is freed, after saving")
     drain_s: Seconds = Field(30, description="how long running answers may go on when a part is stopped")
 
     @field_validator("data_dir")
     @classmethod
     def _expand(cls, value: Path) -> Path:
         return value.expanduser().absolute()
+
+    @property
+    def store_folder(self) -> Path | None:
+        """Where saved caches lie; None when none are to be saved."""
+        if self.store_dir == "off":
+            return None
+        return Path(self.store_dir).expanduser().absolute() if self.store_dir else self.data_dir / "kv"
 
     @field_validator("lease_renew_s")
     @classmethod

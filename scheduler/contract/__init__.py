@@ -9,11 +9,13 @@ broker's clock (Redis TIME), never a machine's own.
 """
 
 from scheduler.contract.base import CONTRACT_VERSION, LEVELS, TASK_NAME, Frozen
-from scheduler.contract.cluster import ClusterView, CountReply, SlotInfo, WorkerInfo, WorkerState, WorkerView
+from scheduler.contract.cluster import ClusterView, CountReply, SlotInfo, StoreInfo, WorkerInfo, WorkerState, WorkerView
 from scheduler.contract.deltas import (
     Delta,
     Failed,
     Finished,
+    Gone,
+    Source,
     Started,
     StopReason,
     TextDelta,
@@ -50,6 +52,7 @@ __all__ = [
     "Finished",
     "Frozen",
     "GenerationRequest",
+    "Gone",
     "Identity",
     "ImageBlock",
     "JobSpec",
@@ -57,8 +60,10 @@ __all__ = [
     "Message",
     "PackedRequest",
     "SlotInfo",
+    "Source",
     "Started",
     "StopReason",
+    "StoreInfo",
     "TextBlock",
     "TextDelta",
     "Thinking",

@@ -3,6 +3,7 @@
 from enum import StrEnum
 
 from scheduler.contract.base import CONTRACT_VERSION, Frozen, Version
+from scheduler.contract.job import Kind
 
 
 class WorkerState(StrEnum):
@@ -13,13 +14,35 @@ class WorkerState(StrEnum):
 
 
 class SlotInfo(Frozen):
-    """One slot as its worker reports it: who holds it, how full it is (tokens), is it answering now."""
+    """One slot as its worker reports it: who holds it, how full it is (tokens), is it answering now.
+
+    `saved_tokens` of them also lie in the store.
+    """
 
     slot: int
     conversation: str | None = None
     agent: str | None = None
+    kind: Kind | None = None
     busy: bool = False
     tokens: int = 0
+    saved_tokens: int = 0
+
+
+class StoreInfo(Frozen):
+    """A worker's use of saved caches. `off` says why it saves and restores none; empty: it does.
+
+    Speeds are measured ones, 0 until then; `saves` to `failures` count since the worker began.
+    """
+
+    off: str = "not probed yet"
+    bytes_per_token: int = 0
+    save_bytes_per_s: int = 0
+    restore_bytes_per_s: int = 0
+    prefill_tokens_per_s: int = 0
+    saves: int = 0
+    restores: int = 0
+    failures: int = 0
+    used_bytes: int = 0
 
 
 class WorkerInfo(Frozen):
@@ -38,6 +61,7 @@ class WorkerInfo(Frozen):
     context_tokens: int = 0
     prompt_limit_tokens: int = 0
     slots: tuple[SlotInfo, ...] = ()
+    store: StoreInfo = StoreInfo()
     vision: bool = False
     gpu: str = ""
     engine: str = ""

@@ -2,14 +2,37 @@
 
 import json
 from collections.abc import Iterable
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 
+class Source(StrEnum):
+    """What a slot held when the engine looked for the prompt's beginning in it."""
+
+    OWN = "own"  # the conversation's last turn
+    SAVED = "saved"  # its saved cache, restored from the store
+    BASE = "base"  # the saved base, restored from the store
+    SHARED = "shared"  # another conversation with the same base
+    NOTHING = "nothing"  # nothing of use
+
+
+class Gone(StrEnum):
+    """Why a conversation's own cache was not in a slot of this engine."""
+
+    HERE = ""  # it was
+    NEW = "new"  # this engine never had it, as far as it remembers
+    EVICTED = "evicted"  # another conversation took its slot
+    IDLE = "idle"  # its slot was freed after the idle limit
+    COPY = "copy"  # its slot is busy with another request of the same conversation
+
+
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The engine has the prompt: its exact length and what it found in its cache. Commits the answer."""
+    """The engine has the prompt: its exact length and what it found in its cache. Commits the answer.
+
+    `engine_run` changes with each start of the engine: caches of another run are lost.
+    """
 
     worker: str
     slot: int
@@ -17,6 +40,11 @@ class Started:
     queue_ms: int
     prompt_tokens: int
     cached_tokens: int
+    source: Source = Source.NOTHING
+    gone: Gone = Gone.NEW
+    restored_tokens: int = 0
+    restore_ms: int = 0
+    engine_run: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,5 +125,7 @@ def decode_deltas(raw: bytes) -> list[Delta]:
 def _decode(item: list[Any]) -> Delta:
     delta: Delta = _TAGS[item[0]](*item[1:])
     if isinstance(delta, Finished):
-        return Finished(StopReason(item[1]), *item[2:])
+        return replace(delta, stop_reason=StopReason(delta.stop_reason))
+    if isinstance(delta, Started):
+        return replace(delta, source=Source(delta.source), gone=Gone(delta.gone))
     return delta
