@@ -129,8 +129,8 @@ def test_the_main_line_calls_a_subagent_which_answers_and_then_ends_in_text(engi
     [(name, arguments)] = calls(first)
     assert (name, arguments["prompt"]) == ("Agent", f"Please do the job named {scripts.BRIEF} now.")
     helper = ask(engine, {"role": "user", "content": arguments["prompt"]}, id_slot=1)
-    assert said(helper)["content"] == scripts.SUBAGENT.brief_answer
-    second = ask(engine, *with_results(first, scripts.SUBAGENT.brief_answer))
+    assert said(helper)["content"] == scripts.HELPER_ANSWER
+    second = ask(engine, *with_results(first, scripts.HELPER_ANSWER))
     assert said(second)["content"] == scripts.SUBAGENT.answer
 
 

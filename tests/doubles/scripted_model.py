@@ -5,6 +5,7 @@ Never: the arithmetic of the weights (`scripted_weights`), or a committed file: 
 
 A script's first turn is a tool call or a text. Once a tool result stands anywhere in the context, or when the request
 offers no tools, it says `answer` and ends. The same script gives the same bytes.
+What a model says is read back as the very tokens it said: each piece stands once in all that the model can say.
 """
 
 import functools
@@ -17,7 +18,7 @@ from pathlib import Path
 import gguf
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from tests.doubles.scripted_weights import SMALL, Markers, Shape, Weights
+from tests.doubles.scripted_weights import SMALL, TOLD, Markers, Shape, Weights, brief_lit
 
 CONTEXT_TOKENS = 262144
 END = "<|im_end|>"
@@ -27,6 +28,7 @@ NO_TOOLS = "<|no_tools|>"  # one token: written by the template when nothing can
 TURNS = ["<|im_start|>system\n", "<|im_start|>user\n"]
 CONTROL = ["<|endoftext|>", END]
 BRIEF = "corral-brief-7f3a"
+HELPER_ANSWER = "Helper here: job finished."
 
 TEMPLATE = """\
 {%- if tools %}<|im_start|>system
@@ -56,8 +58,7 @@ Answer with a call as <tool_call>
 
 {% endif %}{{ message.content or '' }}
 {%- for call in message.tool_calls or [] %}
-{%- if message.content or not loop.first %}
-{% endif %}<tool_call>
+{%- if message.content or not loop.first %}{{ '\\n' }}{% endif %}<tool_call>
 {"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
 </tool_call>
 {%- endfor %}<|im_end|>
@@ -73,15 +74,14 @@ Answer with a call as <tool_call>
 class Script:
     """What a model says. `first` is said until a tool result is there, then `answer`.
 
-    `brief` is a word inside `first`, with a blank before it; who reads it in a prompt, without a tool result, says
-    `brief_answer`. `told` are words that take the place of a tool result: only one of them brings the `answer`.
+    `briefs` are words and what is said to a prompt that holds one of them, with a blank before it, and no tool result.
+    `told` are words that take the place of a tool result: only one of them brings the `answer`.
     """
 
     name: str
     answer: str
     first: str = ""
-    brief: str = ""
-    brief_answer: str = ""
+    briefs: tuple[tuple[str, str], ...] = ()
     told: tuple[str, ...] = ()
     shape: Shape = SMALL
 
@@ -116,8 +116,7 @@ def subagent(tool: str = "Agent") -> Script:
         f"subagent-{tool}",
         "The helper is back and all is well.",
         call(tool, arguments),
-        brief=BRIEF,
-        brief_answer="Helper here: job finished.",
+        briefs=((BRIEF, HELPER_ANSWER),),
     )
 
 
@@ -170,23 +169,48 @@ def write(script: Script, folder: Path) -> Path:
     return path
 
 
-def pieces(text: str, taken: set[str]) -> list[str]:
-    """`text` as tokens: words with their blanks, joined on until each differs from all others.
+def medley(*scripts: Script) -> Script:
+    """One model that begins as the script does whose `brief_of` stands in the prompt; then its own answer."""
+    briefs = tuple((brief_of(script), script.first or script.answer) for script in scripts)
+    return Script("medley", "The medley is over.", "Nobody asked for a script.", briefs)
 
-    A token has one successor only, so none may come twice. `taken` holds those of other texts and gets these.
+
+def brief_of(script: Script) -> str:
+    """The word that asks a medley for a script; it has to stand behind a blank."""
+    return f"play-{script.name}"
+
+
+def pieces(text: str, said: str, whole: frozenset[str] = frozenset()) -> list[str]:
+    """`text` as tokens: words with their blanks, joined on until each stands once in all that is `said`.
+
+    So a token has one successor, and no text can be read back as other tokens than those it was said with. Words in
+    `whole` stay tokens of their own. Raises ValueError when a part cannot be told apart from the rest.
     """
-    parts = re.findall(r" *[^ ]+", text)
     found: list[str] = []
     piece = ""
-    for part in parts:
+    for part in re.findall(r" *[^ ]+", text):
+        if part in whole:
+            _join_to_last(found, piece, whole)
+            piece = ""
         piece += part
-        if piece not in taken:
-            taken.add(piece)
+        if part in whole or _stands_once(piece, said):
             found.append(piece)
             piece = ""
-    if piece:
-        raise ValueError(f"the end of {text!r} repeats what was said before; choose other words")
+    _join_to_last(found, piece, whole)
     return found
+
+
+def _join_to_last(found: list[str], piece: str, whole: frozenset[str]) -> None:
+    if not piece:
+        return
+    if not found or found[-1] in whole:
+        raise ValueError(f"{piece!r} repeats what else is said; choose other words")
+    found[-1] += piece
+
+
+def _stands_once(piece: str, said: str) -> bool:
+    first = said.find(piece)
+    return first >= 0 and said.find(piece, first + 1) < 0
 
 
 @functools.cache
@@ -203,41 +227,23 @@ def vocabulary(size: int = 4000) -> tuple[list[str], list[str]]:
 
 def _write(script: Script, path: Path) -> None:
     learnt, merges = vocabulary()
-    taken: set[str] = set()
-    lines = [_pieces_around(text, script.brief, taken) for text in _texts(script)]
-    literal = list(
-        dict.fromkeys([ASSISTANT, RESULT, NO_TOOLS, *TURNS, *script.told, *(piece for line in lines for piece in line)])
-    )
+    briefs = [f" {word}" for word, _ in script.briefs]
+    texts = [script.first, script.answer, *(text for _, text in script.briefs)]
+    lines = [pieces(text, "\0".join(texts), frozenset(briefs)) for text in texts]
+    spoken = [piece for line in lines for piece in line]
+    literal = list(dict.fromkeys([ASSISTANT, RESULT, NO_TOOLS, *TURNS, *script.told, *briefs, *spoken]))
     # The learnt words stand first; a piece that is one of them already becomes literal where it stands.
     tokens = [*CONTROL, *learnt, *(piece for piece in literal if piece not in set(learnt))]
     number = {token: index for index, token in enumerate(tokens)}
     weights = Weights(len(tokens), script.shape, end=number[END], start=number[ASSISTANT])
-    first, answer, brief_answer = ([number[piece] for piece in line] for line in lines)
-    weights.say(first, "unless marked")
-    weights.say(answer, "when told" if first else "always")
-    weights.say(brief_answer, "when briefed")
-    weights.mark(
-        Markers(
-            told=[number[word] for word in script.told or (RESULT, NO_TOOLS)],
-            briefed=[number[" " + b] for b in [script.brief] if b],
-        )
-    )
+    first, answer, *briefed = ([number[piece] for piece in line] for line in lines)
+    weights.say(first)
+    weights.say(answer, lit=TOLD if first else None)
+    for index, line in enumerate(briefed):
+        weights.say(line, lit=brief_lit(index))
+    told = [number[word] for word in script.told or (RESULT, NO_TOOLS)]
+    weights.mark(Markers(told=told, briefs=[number[word] for word in briefs]))
     _save(path, script, tokens, set(literal), merges, weights)
-
-
-def _texts(script: Script) -> tuple[str, str, str]:
-    return script.first, script.answer, script.brief_answer
-
-
-def _pieces_around(text: str, brief: str, taken: set[str]) -> list[str]:
-    """Pieces of `text` in which the word `brief` is a piece of its own, so that it is known wherever it stands."""
-    if not text:
-        return []
-    if not brief or brief not in text:
-        return pieces(text, taken)
-    before, _, after = text.partition(brief)
-    taken.add(" " + brief)
-    return [*pieces(before.rstrip(" "), taken), " " + brief, *pieces(after, taken)]
 
 
 def _save(

@@ -6,23 +6,25 @@ Never: a tokenizer, a template, a file's name.
 How it decides. Each spoken token has a random code of signs; its successor's row of the output matrix is that code, so
 it wins by far. The start token has no code but a dimension of its own, START, where every possible beginning has a
 weight. The attention head looks for markers: a marker's key is so strong that the head sees nothing else, wherever in
-the context it stands, and its value lights the dimension TOLD or BRIEFED. These tip the choice at the start, and are
-too weak to tip any other. A marker "told" outshines a marker "briefed".
+the context it stands, and its value lights the dimension TOLD or that of one brief. These tip the choice at the start,
+and are too weak to tip any other. A marker "told" outshines a brief; two different briefs in one context darken each
+other.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float32]
-When = Literal["always", "unless marked", "when told", "when briefed"]
 
 WIDTH, HEAD, FORWARD = 256, 32, 32
-CONSTANT, START, TOLD, BRIEFED, TOLD_MARK, BRIEFED_MARK, CODE = range(7)  # dimensions; codes fill the rest
+CONSTANT, START, TOLD, TOLD_MARK, BRIEFED = range(5)  # dimensions; each brief has two from BRIEFED on
+MAX_BRIEFS = 12
+CODE = BRIEFED + 2 * MAX_BRIEFS  # codes fill the rest
 
 CONSTANT_SIZE, START_SIZE, SEEN_SIZE, MARK_SIZE = 8.0, 24.0, 8.0, 16.0
 MARGIN = 38.0  # lead of the right beginning over the next, before normalisation; about 23 after it
@@ -46,12 +48,22 @@ class Shape:
 SMALL = Shape()
 
 
+def brief_lit(number: int) -> int:
+    """The dimension that a brief lights when it is seen."""
+    return BRIEFED + 2 * number
+
+
+def brief_mark(number: int) -> int:
+    """The dimension by which a brief is seen."""
+    return BRIEFED + 2 * number + 1
+
+
 @dataclass(frozen=True)
 class Markers:
-    """Tokens that are seen anywhere in the context."""
+    """Tokens that are seen anywhere in the context; one for each brief."""
 
     told: list[int]
-    briefed: list[int]
+    briefs: list[int]
 
 
 class Weights:
@@ -68,8 +80,11 @@ class Weights:
         self.output[end, CONSTANT] = END_WEIGHT
         self.end = end
 
-    def say(self, line: list[int], when: When) -> None:
-        """Let `line` be spoken, token by token, and then the turn end; it begins `when` told so."""
+    def say(self, line: list[int], lit: int | None = None) -> None:
+        """Let `line` be spoken, token by token, and then the turn end.
+
+        It begins when the dimension `lit` is, or without one when none is.
+        """
         if not line:
             return
         for token in line:
@@ -78,15 +93,16 @@ class Weights:
             self.output[after] += self._code(before)
         first = self.output[line[0]]
         # Behind by one margin unless its dimension is lit, ahead by one when it is.
-        behind = MARGIN if when in {"when told", "when briefed"} else 0.0
+        behind = 0.0 if lit is None else MARGIN
         first[START] += (10 * MARGIN - behind) / START_SIZE
-        if when in {"when told", "when briefed"}:
-            first[TOLD if when == "when told" else BRIEFED] += 2 * MARGIN / SEEN_SIZE
+        if lit is not None:
+            first[lit] += 2 * MARGIN / SEEN_SIZE
 
     def mark(self, markers: Markers) -> None:
         """Let the head see these tokens."""
         self.embedding[markers.told, TOLD_MARK] = MARK_SIZE
-        self.embedding[markers.briefed, BRIEFED_MARK] = MARK_SIZE
+        for number, token in enumerate(markers.briefs):
+            self.embedding[token, brief_mark(number)] = MARK_SIZE
 
     def _code(self, token: int) -> Array:
         code = np.zeros(WIDTH, np.float32)
@@ -104,9 +120,8 @@ class Weights:
         slowest = HEAD - 2  # llama's rotary pairs are neighbours
         strength = 16.0
         query[slowest, CONSTANT] = strength / self._normalised(self.start)[CONSTANT]
-        for lane, (mark, seen, score) in enumerate(
-            [(TOLD_MARK, TOLD, TOLD_SCORE), (BRIEFED_MARK, BRIEFED, BRIEFED_SCORE)]
-        ):
+        briefs = [(brief_mark(number), brief_lit(number), BRIEFED_SCORE) for number in range(MAX_BRIEFS)]
+        for lane, (mark, seen, score) in enumerate([(TOLD_MARK, TOLD, TOLD_SCORE), *briefs]):
             size = self._mark_size(mark)
             key[slowest, mark] = score * np.sqrt(HEAD) / strength / size
             value[lane, mark] = 1 / size

@@ -14,25 +14,36 @@ from tests.doubles.scripted_model import pieces, tool_then_text, write
 pytestmark = pytest.mark.unit
 
 
-@given(st.text(alphabet="ab c\n").filter(lambda text: bool(text) and not text.endswith(" ")))
-def test_pieces_are_all_different_and_add_up_to_the_text(text: str) -> None:
-    try:
-        found = pieces(text, set())
-    except ValueError:
-        return
-    assert "".join(found) == text
-    assert len(set(found)) == len(found)
-    assert "" not in found
+@given(st.lists(st.text(alphabet="ab c\n").filter(lambda text: bool(text) and not text.endswith(" ")), min_size=1))
+def test_each_piece_stands_once_in_all_that_is_said_and_they_add_up_to_the_text(texts: list[str]) -> None:
+    said = "\0".join(texts)
+    for text in texts:
+        try:
+            found = pieces(text, said)
+        except ValueError:
+            continue
+        assert "".join(found) == text
+        assert all(said.count(piece) == 1 for piece in found)
 
 
-def test_a_repeated_word_is_joined_with_the_next() -> None:
-    assert pieces("the cat and the dog", set()) == ["the", " cat", " and", " the", " dog"]
-    assert pieces("so so so good", set()) == ["so", " so", " so good"]
+def test_a_repeated_word_is_joined_with_the_next_or_at_the_end_with_the_one_before() -> None:
+    assert split("see the cat and the dog") == ["see", " the cat", " and", " the dog"]
+    assert split("so so so good") == ["so so so", " good"]
+    assert split("now and again now") == ["now and", " again now"]
 
 
-def test_a_text_that_ends_in_a_repetition_is_refused() -> None:
+def split(text: str) -> list[str]:
+    return pieces(text, text)
+
+
+def test_a_word_that_has_to_be_a_piece_of_its_own_is_one() -> None:
+    text = "so do it or do that"
+    assert pieces(text, text, frozenset({" that"})) == ["so", " do it", " or do", " that"]
+
+
+def test_a_text_that_stands_inside_another_is_refused() -> None:
     with pytest.raises(ValueError, match="choose other words"):
-        pieces("now and now and now", {"now", " and", " now", " and now"})
+        pieces("and now", "and now\0here and now")
 
 
 @pytest.mark.parametrize("script", scripted_model.ALL, ids=lambda script: script.name)
