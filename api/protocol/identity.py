@@ -14,6 +14,7 @@ import orjson
 from infra.errors import BadRequest
 from infra.labels import MAX_LABEL_CHARS, is_label
 from scheduler.contract import LEVELS, GenerationRequest, Identity, Kind
+from scheduler.policy.chain import Chain
 
 AGENT_HEADER = "x-agent-id"
 PRIORITY_HEADER = "x-priority"
@@ -25,8 +26,11 @@ NAME_CHARS = 24
 _OLD_USER_ID = re.compile(r"^user_.*_account_.*_session_(.+)$", re.DOTALL)
 
 
-def identify(headers: Mapping[str, str], metadata: Any, request: GenerationRequest, key_name: str) -> Identity:
-    """Who asks, from lower-case `headers`, the body's `metadata` of any shape and the normalised `request`.
+def identify(
+    headers: Mapping[str, str], metadata: Any, request: GenerationRequest, chain: Chain, key_name: str
+) -> Identity:
+    """Who asks, from lower-case `headers`, the body's `metadata` of any shape and the normalised `request` with its
+    chain.
 
     Raises BadRequest that names the header when a label is not printable or too long.
     """
@@ -34,12 +38,14 @@ def identify(headers: Mapping[str, str], metadata: Any, request: GenerationReque
     named = _label(headers, AGENT_HEADER)
     subagent = _label(headers, SUBAGENT_HEADER)
     who = session or named
+    kind = _kind(who, subagent, request)
     return Identity(
         key_name=key_name,
         agent=named or session or key_name,
         session=session,
-        conversation=_conversation(key_name, who, subagent, request),
-        kind=_kind(who, subagent, request),
+        conversation=_conversation(key_name, who, subagent, chain),
+        line=_line(key_name, who, subagent, chain, side=kind is Kind.SIDE),
+        kind=kind,
         identified=who is not None,
     )
 
@@ -54,19 +60,22 @@ def level(headers: Mapping[str, str], default: int) -> int:
     return int(text)
 
 
-def fingerprint(request: GenerationRequest) -> str:
+def fingerprint(chain: Chain) -> str:
     """A short name of what all turns of a conversation share: system text and tools."""
-    tools = [[tool.name, tool.description, tool.input_schema] for tool in request.tools]
-    return _name(request.system, tools)
+    return _name(chain.system, chain.tools)
 
 
-def _conversation(key_name: str, who: str | None, subagent: str | None, request: GenerationRequest) -> str:
-    prefix = fingerprint(request)
+def _conversation(key_name: str, who: str | None, subagent: str | None, chain: Chain) -> str:
     if who is not None or subagent is not None:
-        return _name(key_name, who, subagent, prefix)
+        return _name(key_name, who, subagent, fingerprint(chain))
     # Nobody says who it is: the first message tells conversations with one prefix apart and stays as they grow.
-    first = next(message for message in request.messages if message.role == "user")
-    return _name(key_name, None, None, prefix, first.model_dump(mode="json"))
+    return _name(key_name, None, None, fingerprint(chain), chain.messages[0])
+
+
+def _line(key_name: str, who: str | None, subagent: str | None, chain: Chain, *, side: bool) -> str:
+    if who is not None or subagent is not None:
+        return _name("line", key_name, who, subagent, side)
+    return _name("line", key_name, None, None, chain.messages[0])
 
 
 def _kind(who: str | None, subagent: str | None, request: GenerationRequest) -> Kind:

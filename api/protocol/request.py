@@ -6,18 +6,25 @@ milliseconds, so callers parse those off the event loop.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
 from pydantic import BaseModel, ConfigDict
 
 from api.protocol import identity, normalise, notes, prefix
 from api.protocol.body import read_object
 from api.protocol.schema import DEFAULT_MAX_TOKENS, MessagesRequest, ThinkingSwitch, validated
-from scheduler.contract import GenerationRequest, Identity, PackedRequest, Thinking
+from scheduler.contract import GenerationRequest, Identity, PackedRequest, Thinking, Tool
 from scheduler.packing import pack
+from scheduler.policy.chain import Chain, ToolsLink, chain, tools_link
+
+# Together they bound what the remembered tool lists keep alive: 8 MB of JSON.
+KNOWN_LISTS = 16
+KNOWN_LIST_BYTES = 500_000
 
 
 class Call(BaseModel):
-    """One request of a client: what to generate, for whom, how urgent (0 first), streamed or whole.
+    """One request of a client: what to generate, for whom, how urgent (0 first), streamed or whole. `chain` stands for
+    the prompt wherever it is only compared.
 
     `asked_model` is the name that the answer has to bear: Claude Code drops the thinking of an answer that bears
     another name than the one it asked for from its history (tried with 2.1.197), and the cache is lost with it.
@@ -26,6 +33,7 @@ class Call(BaseModel):
     model_config = ConfigDict(frozen=True, hide_input_in_errors=True)
 
     request: PackedRequest
+    chain: Chain
     identity: Identity
     level: int
     stream: bool
@@ -49,9 +57,11 @@ def parse(
     level = identity.level(headers, default_level)
     body = validated(read_object(raw))
     request = _generation_request(body, models, image_urls=image_urls)
+    links = chain(request, _link(_SameList(request.tools)) if len(raw) <= KNOWN_LIST_BYTES else None)
     return Call(
         request=pack(request),
-        identity=identity.identify(headers, body.metadata, request, key_name),
+        chain=links,
+        identity=identity.identify(headers, body.metadata, request, links, key_name),
         level=level,
         stream=bool(body.stream),
         asked_model=body.model or request.model,
@@ -88,3 +98,26 @@ def _thinking(switch: ThinkingSwitch | None) -> Thinking:
     if switch.type == "disabled":
         return Thinking(enabled=False)
     return Thinking(enabled=True, budget_tokens=switch.budget_tokens)
+
+
+class _SameList:
+    """A tool list that equals only a list of the same objects, so that looking it up reads none of its 70 kB.
+
+    `prefix` makes one object of equal tools.
+    """
+
+    __slots__ = ("tools",)
+
+    def __init__(self, tools: tuple[Tool, ...]) -> None:
+        self.tools = tools
+
+    def __hash__(self) -> int:
+        return hash(tuple(map(id, self.tools)))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _SameList) and list(map(id, self.tools)) == list(map(id, other.tools))
+
+
+@lru_cache(KNOWN_LISTS)
+def _link(known: _SameList) -> ToolsLink:
+    return tools_link(known.tools)

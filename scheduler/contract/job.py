@@ -17,12 +17,17 @@ class Kind(StrEnum):
 
 
 class Identity(Frozen):
-    """Who asks. `identified` callers wait longer; `conversation` is what a KV cache belongs to."""
+    """Who asks. `identified` callers wait longer; `conversation` is what a KV cache belongs to.
+
+    `line` is the same for all that one main line, one subagent or one agent's side calls ask, whatever system text,
+    tools and model they bring: a conversation that ends because these changed is seen in it.
+    """
 
     key_name: str
     agent: str
     session: str | None
     conversation: str
+    line: str = ""
     kind: Kind
     identified: bool
 

@@ -4,11 +4,13 @@ Owns: the fingerprints of system text, tools and each message, and how many toke
 Never: the text itself, a token's true place: inside one prompt tokens are shared out by characters.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import takewhile
+from typing import NamedTuple
 
-from scheduler.contract import GenerationRequest, ImageBlock, Message
+from scheduler.contract import GenerationRequest, ImageBlock, Message, Tool
 
 LINK_BYTES = 8  # compared only inside one conversation: 64 bits are plenty
 BASE_BYTES = 12  # names files that all conversations share: 96 bits
@@ -30,16 +32,29 @@ class Chain:
         return fingerprint(self.system, self.tools, size=BASE_BYTES)
 
 
-def chain(request: GenerationRequest) -> Chain:
-    """The chain of a normalised request; linear in its size."""
-    tools = [tool.model_dump_json() for tool in request.tools]
-    sizes = [len(request.system) + sum(map(len, tools))]
+class ToolsLink(NamedTuple):
+    """The fingerprint of a tool list and its characters."""
+
+    name: str
+    characters: int
+
+
+def tools_link(tools: Iterable[Tool]) -> ToolsLink:
+    """Most of the work on a usual prompt: who sees one list again and again keeps what this returns."""
+    texts = [tool.model_dump_json() for tool in tools]
+    return ToolsLink(fingerprint(*texts), sum(map(len, texts)))
+
+
+def chain(request: GenerationRequest, tools: ToolsLink | None = None) -> Chain:
+    """The chain of a normalised request; linear in its size. `tools` is the link of its tools where it is known."""
+    tools = tools or tools_link(request.tools)
+    sizes = [len(request.system) + tools.characters]
     links = []
     for message in request.messages:
         text = message.model_dump_json()
         links.append(fingerprint(text))
         sizes.append(sizes[-1] + _characters(message, text))
-    return Chain(fingerprint(request.system), fingerprint(*tools), tuple(links), tuple(sizes))
+    return Chain(fingerprint(request.system), tools.name, tuple(links), tuple(sizes))
 
 
 def common_messages(one: Chain, other: Chain) -> int:

@@ -1,14 +1,14 @@
 """Who asks, and how urgent it is."""
 
 import json
-from hashlib import sha256
 from typing import Any
 
 import pytest
 
-from api.protocol.identity import fingerprint, identify, level
+from api.protocol.identity import identify, level
 from infra.errors import BadRequest
 from scheduler.contract import GenerationRequest, Identity, Kind, Message, TextBlock, Tool
+from scheduler.policy.chain import chain
 
 pytestmark = pytest.mark.unit
 
@@ -30,7 +30,8 @@ def who(
     asked: GenerationRequest | None = None,
     key_name: str = "key",
 ) -> Identity:
-    return identify(headers or {}, metadata, asked or request(), key_name)
+    asked = asked or request()
+    return identify(headers or {}, metadata, asked, chain(asked), key_name)
 
 
 SESSION_HEADER = {"x-claude-code-session-id": SESSION}
@@ -141,9 +142,35 @@ def test_a_compaction_is_the_main_line_and_the_same_conversation() -> None:
 
 
 def test_names_are_short_and_the_same_in_every_process() -> None:
-    written_out = b'["s",[["Bash","",{"type":"object"}]]]'
-    assert fingerprint(request()) == sha256(written_out).hexdigest()[:24]
-    assert len(who().conversation) == 24
+    assert who(SESSION_HEADER).conversation == "acd675973423eed5a921150d"
+    assert who(SESSION_HEADER).line == "1c6a875c3c9710096fdab856"
+
+
+CHANGED = [
+    request(system="other"),
+    request(tools=(BASH.model_copy(update={"description": "other"}),)),
+    request().model_copy(update={"model": "other"}),
+    request("hello", "well", "go on"),
+]
+
+
+@pytest.mark.parametrize("headers", [SESSION_HEADER, SUBAGENT, {"x-agent-id": "reviewer"}, {}])
+def test_a_line_stays_when_its_prefix_or_model_changes(headers: dict[str, str]) -> None:
+    assert {who(headers, asked=asked).line for asked in CHANGED} == {who(headers).line}
+
+
+def test_lines_of_the_main_line_each_subagent_and_side_calls_differ() -> None:
+    different = [
+        who(SESSION_HEADER),
+        who(SESSION_HEADER, asked=request(tools=())),
+        who(SUBAGENT),
+        who(SUBAGENT | {"x-claude-code-agent-id": "a2"}),
+        who({"x-claude-code-session-id": "other"}),
+        who(SESSION_HEADER, key_name="other"),
+        who(),
+        who(asked=request("another task")),
+    ]
+    assert len({identity.line for identity in different}) == len(different)
 
 
 @pytest.mark.parametrize(("value", "expected"), [(None, 5), ("", 5), ("  ", 5), ("0", 0), (" 9 ", 9)])
