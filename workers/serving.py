@@ -140,6 +140,7 @@ class Serving:
             stop=self._profile.stop,
             vision=self._vision,
             context_tokens=self.context_tokens,
+            call_joint=self._props.call_joint if self._props else "",
         )
 
     def _ready_client(self) -> EngineClient:

@@ -25,23 +25,27 @@ def is_prefilled(messages: Sequence[Message]) -> bool:
     return bool(messages) and messages[-1].role == "assistant"
 
 
-def said(system: str, messages: Sequence[Message], *, vision: bool) -> Iterator[Part]:
-    """The messages as the engine takes them."""
+def said(system: str, messages: Sequence[Message], *, vision: bool, call_joint: str = "") -> Iterator[Part]:
+    """The messages as the engine takes them. `call_joint` is what its template writes between text and calls."""
     if system:
         yield {"role": "system", "content": system}
     for message in messages:
         if message.role == "user":
             yield from _user(message, vision=vision)
         else:
-            yield _assistant(message)
+            yield _assistant(message, call_joint)
 
 
-def _assistant(message: Message) -> Part:
-    """Blocks of one kind were cut from one text by the API, so they are joined with nothing between them."""
+def _assistant(message: Message, call_joint: str) -> Part:
+    """Blocks of one kind were cut from one text by the API, so they are joined with nothing between them.
+
+    The engine gave what stands before the calls out as the end of the text; the template will write it again.
+    """
     part: Part = {"role": "assistant", "content": "".join(block.text for block in _of(message, TextBlock))}
     if thoughts := _of(message, ThinkingBlock):
         part["reasoning_content"] = "".join(block.thinking for block in thoughts)
     if calls := _of(message, ToolUseBlock):
+        part["content"] = part["content"].removesuffix(call_joint)
         part["tool_calls"] = [_call(call) for call in calls]
     return part
 

@@ -4,7 +4,7 @@ Owns: its health and its properties, as its own HTTP routes give them.
 Never: sends it work, decides what follows from an answer.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import TracebackType
 from typing import Any, Self
@@ -12,6 +12,7 @@ from typing import Any, Self
 import httpx
 
 from infra.network import LOOPBACK
+from workers.llama.joint import QUESTION, call_joint
 
 TIMEOUT_S = 2.0
 
@@ -28,7 +29,10 @@ class NotOursError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class EngineProps:
-    """What the engine says about itself; nothing is taken from settings. `context_tokens` is the window of one slot."""
+    """What the engine says about itself; nothing is taken from settings. `context_tokens` is the window of one slot.
+
+    `call_joint` is what its template writes between the text and the calls of an answer.
+    """
 
     slots: int
     context_tokens: int
@@ -36,6 +40,7 @@ class EngineProps:
     model_path: str
     build: str
     chat_template: str
+    call_joint: str = ""
 
 
 class Probe:
@@ -74,7 +79,17 @@ class Probe:
             return None
         if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.NOT_FOUND):
             raise NotOursError
-        return read_props(answer.json()) if answer.status_code == httpx.codes.OK else None
+        if answer.status_code != httpx.codes.OK:
+            return None
+        return replace(read_props(answer.json()), call_joint=self._call_joint())
+
+    def _call_joint(self) -> str:
+        """Empty also for a template that has no calls: some refuse them."""
+        try:
+            answer = self._client.post("/apply-template", json=QUESTION)
+        except httpx.HTTPError:
+            return ""
+        return call_joint(str(answer.json()["prompt"])) if answer.status_code == httpx.codes.OK else ""
 
 
 def read_props(answer: dict[str, Any]) -> EngineProps:

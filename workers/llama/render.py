@@ -34,11 +34,20 @@ NO_CALLS = grammar_without(CALL_OPENERS)
 
 
 def render(
-    request: GenerationRequest, *, slot: int, stop: tuple[str, ...], vision: bool, context_tokens: int
+    request: GenerationRequest,
+    *,
+    slot: int,
+    stop: tuple[str, ...],
+    vision: bool,
+    context_tokens: int,
+    call_joint: str = "",
 ) -> dict[str, Any]:
-    """The body for POST /v1/chat/completions. `stop` are the model's own stop words, not the client's."""
+    """The body for POST /v1/chat/completions. `stop` are the model's own stop words, not the client's.
+
+    `call_joint` is what the model's template writes between the text and the calls of an answer.
+    """
     body: dict[str, Any] = {
-        "messages": list(said(request.system, request.messages, vision=vision)),
+        "messages": list(said(request.system, request.messages, vision=vision, call_joint=call_joint)),
         "max_tokens": max(1, min(request.max_tokens, context_tokens)),
         "stream": True,
         "stream_options": {"include_usage": True},

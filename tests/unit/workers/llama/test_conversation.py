@@ -35,8 +35,8 @@ def result(identity: str, *content: TextBlock | ImageBlock, is_error: bool = Fal
     return ToolResultBlock(tool_use_id=identity, content=content, is_error=is_error)
 
 
-def rendered(*messages: Message, system: str = "", vision: bool = False) -> list[dict[str, Any]]:
-    return list(said(system, messages, vision=vision))
+def rendered(*messages: Message, system: str = "", vision: bool = False, call_joint: str = "") -> list[dict[str, Any]]:
+    return list(said(system, messages, vision=vision, call_joint=call_joint))
 
 
 def test_the_system_text_comes_first_and_only_if_there_is_one() -> None:
@@ -58,6 +58,24 @@ def test_thinking_calls_and_text_of_the_assistant_are_one_message() -> None:
     assert message["tool_calls"] == [
         {"id": "a", "type": "function", "function": {"name": "Bash", "arguments": '{"z": 1, "a": [2]}'}}
     ]
+
+
+@pytest.mark.parametrize(
+    ("joint", "words", "expected"),
+    [("\n", "Look.\n", "Look."), ("\n", "Look.\n\n", "Look.\n"), ("\n", "Look.", "Look."), ("", "Look.\n", "Look.\n")],
+)
+def test_what_the_template_writes_between_text_and_calls_is_not_written_twice(
+    joint: str, words: str, expected: str
+) -> None:
+    turn = rendered(user(text("hi")), assistant(text(words), CALL_A), user(result("a")), call_joint=joint)[1]
+    assert turn["content"] == expected
+
+
+def test_text_without_calls_keeps_its_end() -> None:
+    assert (
+        rendered(user(text("hi")), assistant(text("Well.\n")), user(text("b")), call_joint="\n")[1]["content"]
+        == "Well.\n"
+    )
 
 
 def test_each_result_is_a_message_of_its_own_before_the_text() -> None:

@@ -17,7 +17,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, httpx.Response | Excepti
 
     def answer(request: httpx.Request) -> httpx.Response:
         assert request.headers["Authorization"] == "Bearer key"
-        found = answers[request.url.path]
+        found = answers.get(request.url.path, httpx.Response(500))
         if isinstance(found, Exception):
             raise found
         return found
@@ -66,6 +66,24 @@ def test_a_server_that_does_not_know_our_key_is_not_ours(
     asked["/props"] = httpx.Response(status)
     with Probe(1, "key") as engine, pytest.raises(NotOursError):
         engine.props()
+
+
+@pytest.mark.parametrize(
+    ("answer", "joint"),
+    [
+        (httpx.Response(200, json={"prompt": "corral-text\n<tool_call>corral_tool"}), "\n"),
+        (httpx.Response(400, json={"error": "no calls"}), ""),
+        (httpx.ReadTimeout("late"), ""),
+    ],
+)
+def test_the_template_is_asked_what_it_writes_before_a_call(
+    asked: dict[str, httpx.Response | Exception], answer: httpx.Response | Exception, joint: str
+) -> None:
+    asked["/props"], asked["/apply-template"] = httpx.Response(200, json=PROPS), answer
+    with Probe(1, "key") as engine:
+        props = engine.props()
+    assert props is not None
+    assert props.call_joint == joint
 
 
 def test_an_older_engine_says_less() -> None:
