@@ -11,8 +11,8 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
-from infra import config, model_setting
-from infra.cli import console, machine
+from infra import config, machine, model_setting
+from infra.cli import console
 from infra.config import Settings
 from infra.errors import ConfigError, StartError
 from infra.network import is_loopback

@@ -7,8 +7,7 @@ Never: starts an engine for work; that is the worker's.
 import re
 from dataclasses import dataclass
 
-from infra import engine_search
-from infra.cli import machine
+from infra import engine_search, machine
 from infra.config import Settings
 from infra.engine_search import EMBEDDED, GPU_BUILDS
 

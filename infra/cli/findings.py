@@ -16,7 +16,8 @@ from pathlib import Path
 
 import redis
 
-from infra.cli import checks, claude, console, engine, machine
+from infra import machine
+from infra.cli import checks, claude, console, engine
 from infra.cli.config_command import without_password
 from infra.config import Settings
 from infra.engine_search import GPU_BUILDS

@@ -11,7 +11,8 @@ from typing import Annotated
 
 import typer
 
-from infra.cli import broker, checks, console, engine, gateway, loading, lock, machine, options, parts, plan, welcome
+from infra import machine
+from infra.cli import broker, checks, console, engine, gateway, loading, lock, options, parts, plan, welcome
 from infra.cli.plan import WorkerPlan
 from infra.cli.signals import Signals, StopAskedError
 from infra.cli.supervise import House, Part, Stage

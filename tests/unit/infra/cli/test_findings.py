@@ -6,7 +6,8 @@ import pytest
 import redis
 import typer
 
-from infra.cli import doctor, engine, findings, machine
+from infra import machine
+from infra.cli import doctor, engine, findings
 from infra.cli.engine import Engine
 from infra.cli.findings import Level
 from infra.config import Settings

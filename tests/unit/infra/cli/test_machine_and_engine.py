@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from infra.cli import engine, machine
+from infra import machine
+from infra.cli import engine
 from infra.cli.engine import Engine
 from infra.config import Settings
 from infra.errors import StartError
