@@ -59,6 +59,7 @@ class Generation:
         self._lock = threading.Lock()
         self._cancelled = False
         self._socket: socket.socket | None = None
+        self._answer: http.client.HTTPResponse | None = None
 
     def __enter__(self) -> "Generation":
         return self
@@ -121,7 +122,7 @@ class Generation:
         """Headers come with the first progress, so waiting for them is waiting for the slot."""
         self._set_timeout(clock.remaining_s())
         self._connection.request("POST", CHAT_PATH, body=self._body, headers=self._headers)
-        response = self._connection.getresponse()
+        self._answer = response = self._connection.getresponse()
         if response.status != http.client.OK:
             raise translated(response.status, response.read(ERROR_BODY_BYTES))
         return response
@@ -140,6 +141,8 @@ class Generation:
                 _shut_down(self._socket)
             self._socket = None
         self._connection.close()
+        if self._answer is not None:
+            self._answer.close()  # it holds the socket open, whatever else still refers to it
 
 
 class _Clock:

@@ -131,6 +131,22 @@ def test_leaving_half_way_closes_the_connection() -> None:
         assert peer.left.wait(10)
 
 
+@pytest.mark.parametrize("cancelled", [False, True])
+@pytest.mark.parametrize("headers", [OK, OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")])
+def test_a_left_answer_holds_no_socket_even_while_something_refers_to_it(headers: bytes, cancelled: bool) -> None:
+    with engine(sends(headers, chunked(PROGRESS, HELLO))) as peer:
+        with generation(peer) as answer:
+            events = iter(answer)
+            next(events)
+            connected = answer._socket
+            assert connected is not None
+            if cancelled:
+                answer.cancel()
+
+        assert connected.fileno() == -1
+        del events
+
+
 def test_cancelled_before_it_starts_it_never_reaches_the_engine() -> None:
     with engine(sends()) as peer, generation(peer) as answer:
         answer.cancel()
