@@ -91,9 +91,8 @@ def call(tool: str, arguments: object, *, separators: tuple[str, str] = (", ", "
 
     The engine's grammar wants the arguments in the order of the tool's schema, required ones first.
     """
-    return (
-        f'<tool_call>\n{{"name": "{tool}", "arguments": {json.dumps(arguments, separators=separators)}}}\n</tool_call>'
-    )
+    text = json.dumps(arguments, ensure_ascii=False, separators=separators)
+    return f'<tool_call>\n{{"name": "{tool}", "arguments": {text}}}\n</tool_call>'
 
 
 def tool_then_text(
@@ -142,6 +141,31 @@ SPACED_JSON = Script(
     "Spaced or not, done.",
     call("Bash", {"command": "echo spaced", "description": "run echo"}, separators=(",", ":")),
 )
+TEXT_AND_CALL = Script(
+    "text-and-call",
+    "Looked.",
+    "I have to look around first.\n" + call("Bash", {"command": "ls -la /tmp", "description": "see what lies there"}),
+)
+THINKING_TEXT_AND_CALLS = Script(
+    "thinking-text-and-calls",
+    "Weighed and done.",
+    "<think>\nWhat would be wise here?\n\nBoth, of course.\n</think>\n\nSo be it:\n"
+    + "\n".join(call("Bash", {"command": f"ping {word}", "description": f"wake {word}"}) for word in ("me", "you")),
+)
+RICH_ARGUMENTS = Script(
+    "rich-arguments",
+    "Edited.",
+    call(
+        "Edit",
+        {
+            "path": "src/\u00fcn\u00ef.py",
+            "edits": [{"old": 'a < b && "c"', "new": "tab\there\nand \u65e5\u672c \U0001f600"}],
+            "count": 3,
+            "dry": True,
+            "note": None,
+        },
+    ),
+)
 TEXT_ONLY = Script("text-only", "Just a short plain answer.")
 # 8 layers x 2 (key, value) x 16 heads x 32 wide x 2 bytes = 16 KiB of KV cache a token.
 KV_HEAVY = Script("kv-heavy", "A heavy memory answers.", shape=Shape(layers=8, heads=16))
@@ -154,6 +178,9 @@ ALL = (
     SUBAGENT,
     TOOL_UNTIL_SUMMARY,
     SPACED_JSON,
+    TEXT_AND_CALL,
+    THINKING_TEXT_AND_CALLS,
+    RICH_ARGUMENTS,
     TEXT_ONLY,
     KV_HEAVY,
 )
