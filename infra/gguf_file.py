@@ -1,6 +1,7 @@
 """What can be told about a GGUF file before an engine is started on it.
 
-Owns: the check that it is a model and whole, its parts when it is split, and the hash that stands for its version.
+Owns: the check that it is a model and whole, its parts when it is split, its metadata, and the hash that stands for
+its version.
 Never: reads weights as weights, judges whether an engine knows the architecture.
 """
 
@@ -9,7 +10,8 @@ import mmap
 import os
 import re
 import struct
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from infra.errors import StartError
@@ -22,8 +24,10 @@ SAMPLES = 64
 SAMPLE_BYTES = 64 * 1024
 
 # From here on: the format as its specification has it (ggml, docs/gguf.md). Codes of metadata values, with their size.
-STRING, ARRAY, UINT32 = 8, 9, 4
-SCALAR_BYTES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+STRING, ARRAY = 8, 9
+SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
+# Arrays of numbers up to this length are kept: one number a layer, never one a token.
+KEPT_NUMBERS = 1024
 # Code of a tensor's type: values in a block, bytes of a block. An unknown type is left to the engine to judge.
 BLOCKS = {
     code: (values, size)
@@ -38,13 +42,21 @@ BLOCKS = {
 }
 
 
+Value = str | int | float | bool | tuple[int | float | bool, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Header:
-    """`general.type` (empty when not given), number of tensors, and the size that the file must have at least."""
+    """`general.type` (empty when not given), number of tensors, and the size that the file must have at least.
+
+    `values` are the metadata by key, without long arrays and arrays of strings; `lengths` those of every array.
+    """
 
     kind: str
     tensors: int
     least_bytes: int
+    values: Mapping[str, Value] = field(default_factory=dict)
+    lengths: Mapping[str, int] = field(default_factory=dict)
 
 
 def check(path: Path) -> None:
@@ -127,24 +139,39 @@ class _Reader:
     def __init__(self, view: mmap.mmap) -> None:
         self._view = view
         self._at = len(MAGIC)
+        self._values: dict[str, Value] = {}
+        self._lengths: dict[str, int] = {}
 
     def header(self) -> Header:
         version = self._number("<I")
         if version not in VERSIONS:
             raise _UnknownVersionError(version)
         tensors, pairs = self._number("<Q"), self._number("<Q")
-        kind, alignment = "", DEFAULT_ALIGNMENT
         for _ in range(pairs):
-            key, code = self._string(), self._number("<I")
-            if key == b"general.type" and code == STRING:
-                kind = self._string().decode()
-            elif key == b"general.alignment" and code == UINT32:
-                alignment = max(1, self._number("<I"))
-            else:
-                self._skip(code)
+            self._pair()
+        kind, alignment = self._values.get("general.type", ""), self._values.get("general.alignment")
+        step = max(1, alignment) if isinstance(alignment, int) else DEFAULT_ALIGNMENT
         extent = max((self._tensor_end() for _ in range(tensors)), default=0)
-        data = -(-self._at // alignment) * alignment
-        return Header(kind, tensors, data + extent if tensors else self._at)
+        data = -(-self._at // step) * step
+        least_bytes = data + extent if tensors else self._at
+        return Header(kind if isinstance(kind, str) else "", tensors, least_bytes, self._values, self._lengths)
+
+    def _pair(self) -> None:
+        key, code = self._string().decode(), self._number("<I")
+        if code == STRING:
+            self._values[key] = self._string().decode(errors="replace")
+        elif code == ARRAY:
+            self._array(key)
+        else:
+            self._values[key] = self._scalar(code)
+
+    def _array(self, key: str) -> None:
+        inner, count = self._number("<I"), self._number("<Q")
+        self._lengths[key] = count
+        if inner in SCALARS and count <= KEPT_NUMBERS:
+            self._values[key] = tuple(self._scalar(inner) for _ in range(count))
+        else:
+            self._skip(inner, count)
 
     def _tensor_end(self) -> int:
         self._string()
@@ -154,21 +181,23 @@ class _Reader:
         block, size = BLOCKS.get(self._number("<I"), (1, 0))
         return self._number("<Q") + values // block * size
 
-    def _skip(self, code: int) -> None:
-        if code == STRING:
-            self._string()
+    def _skip(self, code: int, count: int) -> None:
+        """Pass by `count` values of an array."""
+        if code in SCALARS:
+            self._at += struct.calcsize(SCALARS[code]) * count
+        elif code == STRING:
+            for _ in range(count):
+                self._string()
         elif code == ARRAY:
-            inner, count = self._number("<I"), self._number("<Q")
-            if inner in SCALAR_BYTES:
-                self._at += SCALAR_BYTES[inner] * count
-            else:
-                for _ in range(count):
-                    self._skip(inner)
+            for _ in range(count):
+                self._skip(self._number("<I"), self._number("<Q"))
         else:
-            self._at += SCALAR_BYTES[code] if code in SCALAR_BYTES else self._damaged()
+            raise struct.error("unknown kind of value")
 
-    def _damaged(self) -> int:
-        raise struct.error("unknown kind of value")
+    def _scalar(self, code: int) -> int | float | bool:
+        if code not in SCALARS:
+            raise struct.error("unknown kind of value")
+        return self._value(SCALARS[code])
 
     def _string(self) -> bytes:
         length = self._number("<Q")
@@ -180,6 +209,10 @@ class _Reader:
         return text
 
     def _number(self, form: str) -> int:
+        return int(self._value(form))
+
+    def _value(self, form: str) -> int | float | bool:
+        value: int | float | bool
         (value,) = struct.unpack_from(form, self._view, self._at)
         self._at += struct.calcsize(form)
-        return int(value)
+        return value
