@@ -4,6 +4,7 @@ Owns: what tests share. The helpers themselves are in `tests.doubles`, to be imp
 Never: a part of Corral.
 """
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,6 +24,13 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """No test sees the developer's settings, keys or proxies."""
     for name in [name for name in os.environ if name.startswith(FOREIGN) or name.lower().endswith("_proxy")]:
         monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_garbage() -> Iterator[None]:
+    """What a module forgot to close is found while that module can still be blamed for it."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture(scope="session")

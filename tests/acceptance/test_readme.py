@@ -83,9 +83,9 @@ def test_the_first_command_answers_a_real_request_from_the_demo_model(tmp_path: 
 
     with running(first_command(), folder, environment) as shell:
         wait_for(ready, "the demo model", INSTALL_AND_START_S)
-        client = anthropic.Anthropic(base_url=url, api_key="none", max_retries=0)
         asked: list[anthropic.types.MessageParam] = [{"role": "user", "content": "What is the capital of France?"}]
-        message = client.messages.create(model="any", max_tokens=16, messages=asked)
+        with anthropic.Anthropic(base_url=url, api_key="none", max_retries=0) as client:
+            message = client.messages.create(model="any", max_tokens=16, messages=asked)
         assert any(block.type == "text" and "Paris" in block.text for block in message.content)
         wait_for(lambda: "Ctrl-C" in (folder / "up.log").read_text(), "the welcome", 30)
         up = up_process(shell)
