@@ -19,6 +19,8 @@ import orjson
 MESSAGES, CHAT = "/v1/messages", "/v1/chat/completions"
 ANSWER_LIMIT_S = 900.0
 
+Hear = Callable[[dict[str, Any]], None]
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -30,6 +32,7 @@ class Outcome:
     cached_tokens: int = 0
     output_tokens: int = 0
     slot: int = -1
+    worker: str = ""
     error: str = ""
 
     @property
@@ -51,19 +54,24 @@ class Target:
             trust_env=False,
         )
 
-    async def ask(self, body: bytes, headers: dict[str, str]) -> Outcome:
-        """Send `body` once and read the whole stream. Never raises for what the other side does."""
+    async def ask(self, body: bytes, headers: dict[str, str], hear: Hear | None = None) -> Outcome:
+        """Send `body` once and read the whole stream; `hear` is given each chunk. Never raises for what the other side
+        does."""
         began_s = perf_counter()
         seen = _Seen()
         error = ""
         try:
             async with self._http.stream("POST", self._path, content=body, headers=headers) as response:
                 seen.slot = int(response.headers.get("x-corral-slot", -1))
+                seen.worker = response.headers.get("x-corral-worker", "")
                 if response.status_code != httpx.codes.OK:
                     error = f"status {response.status_code}: {(await response.aread())[:200].decode(errors='replace')}"
                 async for line in response.aiter_lines():
                     if line.startswith("data: {"):
-                        seen.chunk(orjson.loads(line[6:]))
+                        chunk = orjson.loads(line[6:])
+                        seen.chunk(chunk)
+                        if hear is not None:
+                            hear(chunk)
         except httpx.HTTPError as problem:
             error = f"{type(problem).__name__}: {problem}"
         ended_s = perf_counter()
@@ -76,6 +84,7 @@ class Target:
             cached_tokens=seen.cached_tokens,
             output_tokens=seen.output_tokens,
             slot=seen.slot,
+            worker=seen.worker,
             error=error,
         )
 
@@ -96,18 +105,19 @@ class _Seen:
         self.first_s = 0.0
         self.prompt_tokens = self.cached_tokens = self.output_tokens = 0
         self.slot = -1
-        self.error = ""
+        self.worker = self.error = ""
 
     def chunk(self, chunk: dict[str, Any]) -> None:
         if not self.first_s and _holds_text(chunk):
             self.first_s = perf_counter()
         if "error" in chunk:
             self.error = str(chunk["error"])[:200]
-        usage = chunk.get("usage") or {}
-        if chunk.get("type") == "message_delta":
-            self.cached_tokens = usage["cache_read_input_tokens"]
+        usage = chunk.get("usage") or (chunk.get("message") or {}).get("usage") or {}
+        if "input_tokens" in usage:
+            self.cached_tokens = usage.get("cache_read_input_tokens") or 0
             self.prompt_tokens = usage["input_tokens"] + self.cached_tokens
-            self.output_tokens = usage["output_tokens"]
+        if chunk.get("type") == "message_delta":
+            self.output_tokens = usage.get("output_tokens") or 0
         elif "prompt_tokens" in usage:
             self.prompt_tokens, self.output_tokens = usage["prompt_tokens"], usage["completion_tokens"]
             self.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
@@ -117,7 +127,8 @@ def _holds_text(chunk: dict[str, Any]) -> bool:
     if chunk.get("type") == "content_block_delta":
         return True
     choices = chunk.get("choices")
-    return bool(choices and choices[0].get("delta", {}).get("content"))
+    delta = choices[0].get("delta", {}) if choices else {}
+    return any(delta.get(part) for part in ("content", "reasoning_content", "tool_calls"))
 
 
 Ask = Callable[[int, int], Awaitable[Outcome]]

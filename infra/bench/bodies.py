@@ -56,7 +56,7 @@ class Conversation:
             "temperature": 0,
             "system": [
                 {"type": "text", "text": f"x-anthropic-billing-header: bench={self.agent};"},
-                {"type": "text", "text": _INTRODUCTION, **marked},
+                {"type": "text", "text": INTRODUCTION, **marked},
                 {"type": "text", "text": self._rules, **marked},
             ],
             "tools": [
@@ -70,7 +70,7 @@ class Conversation:
 
     def chat_body(self, turns: int, ask: str, slot: int, stop: tuple[str, ...] = ()) -> bytes:
         """POST /v1/chat/completions of the engine: the same prompt, pinned to `slot`, streamed with its progress."""
-        messages: list[Json] = [{"role": "system", "content": BETWEEN.join((_INTRODUCTION, self._rules))}]
+        messages: list[Json] = [{"role": "system", "content": BETWEEN.join((INTRODUCTION, self._rules))}]
         first = self._opening_texts()
         if not turns:
             first = (*first, ask)
@@ -106,7 +106,7 @@ class Conversation:
 
     @cached_property
     def _rules(self) -> str:
-        return _prose(f"{self.seed} rules", int(self.size_bytes * SYSTEM_SHARE))
+        return prose(f"{self.seed} rules", int(self.size_bytes * SYSTEM_SHARE))
 
     @cached_property
     def _tools(self) -> list[tuple[str, str, Json]]:
@@ -114,19 +114,19 @@ class Conversation:
         chars = int(self.size_bytes * (1 - SYSTEM_SHARE)) - 3000
         if chars < TOOL_COUNT * 1200:
             return []
-        return [_tool(f"{self.seed} {number}", number, chars // TOOL_COUNT) for number in range(TOOL_COUNT)]
+        return [tool(f"{self.seed} {number}", number, chars // TOOL_COUNT) for number in range(TOOL_COUNT)]
 
     def _opening_texts(self) -> tuple[str, ...]:
-        context = f"<system-reminder>\n{_prose(f'{self.seed} context', 240)}\n</system-reminder>"
-        return context, f"Task of {self.agent}: {_prose(f'{self.seed} {self.agent}', 200)}"
+        context = f"<system-reminder>\n{prose(f'{self.seed} context', 240)}\n</system-reminder>"
+        return context, f"Task of {self.agent}: {prose(f'{self.seed} {self.agent}', 200)}"
 
     def _opening(self) -> list[Json]:
         return [_said("user", *map(_text, self._opening_texts()))]
 
     def _turn_parts(self, turn: int) -> tuple[str, Json, str]:
         mark = f"{self.seed} {self.agent} {turn}"
-        call = {"type": "tool_use", "id": f"toolu_{turn:024}", "name": "Tool0", "input": {"value0": _prose(mark, 40)}}
-        return _prose(f"{mark} said", 80), call, _prose(f"{mark} result", RESULT_CHARS)
+        call = {"type": "tool_use", "id": f"toolu_{turn:024}", "name": "Tool0", "input": {"value0": prose(mark, 40)}}
+        return prose(f"{mark} said", 80), call, prose(f"{mark} result", RESULT_CHARS)
 
     def _turn(self, turn: int) -> list[Json]:
         said, call, result = self._turn_parts(turn)
@@ -134,14 +134,14 @@ class Conversation:
         return [_said("assistant", _text(said), call), _said("user", answer)]
 
 
-_INTRODUCTION = "You are a coding agent that works in a terminal."
+INTRODUCTION = "You are a coding agent that works in a terminal."
 
 
-def _tool(seed: str, number: int, chars: int) -> tuple[str, str, Json]:
+def tool(seed: str, number: int, chars: int) -> tuple[str, str, Json]:
     """Name, description and a schema of only such words as pass to the engine unchanged, in that order."""
     share = chars // (PROPERTIES + 3)
     properties: Json = {
-        f"value{index}": {"description": _prose(f"{seed} {index}", share - 60), "type": "string"}
+        f"value{index}": {"description": prose(f"{seed} {index}", share - 60), "type": "string"}
         for index in range(PROPERTIES)
     }
     inner = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
@@ -152,12 +152,17 @@ def _tool(seed: str, number: int, chars: int) -> tuple[str, str, Json]:
         "required": ["value0"],
         "additionalProperties": False,
     }
-    return f"Tool{number}", _prose(f"{seed} tool", 3 * share - 300), schema
+    return f"Tool{number}", prose(f"{seed} tool", 3 * share - 300), schema
 
 
-def _prose(seed: str, chars: int) -> str:
-    words = random.Random(seed).choices(_WORDS, k=chars // 3 + 1)
-    return " ".join(words)[: max(chars, 1)].strip()
+def prose(seed: str, chars: int) -> str:
+    """Plain English words, `chars` characters at most."""
+    return words(seed, chars // 3 + 1)[: max(chars, 1)].strip()
+
+
+def words(seed: str, count: int) -> str:
+    """`count` plain English words."""
+    return " ".join(random.Random(seed).choices(_WORDS, k=count))
 
 
 def _said(role: str, *blocks: Json) -> Json:

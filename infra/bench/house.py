@@ -71,8 +71,8 @@ class House:
 
 
 @contextmanager
-def started(model: str, **changes: Any) -> Iterator[House]:
-    """A broker, an API and one worker on free ports, with `changes` over the default settings; ended afterwards.
+def started(model: str, workers: int = 1, **changes: Any) -> Iterator[House]:
+    """A broker, an API and workers w1, w2, .. on free ports, with `changes` over the default settings; ended at last.
 
     Settings come from nowhere else, so that figures do not depend on a file or a variable of this machine. Raises
     StartError when a part does not come up; its log is then named.
@@ -87,16 +87,19 @@ def started(model: str, **changes: Any) -> Iterator[House]:
         process = parts.enter_context(_part(valkey.command(folder / "broker", "127.0.0.1", broker_port, ""), logs, {}))
         valkey.wait_until_answers(redis_url, lambda: _alive(process, logs), time.sleep)
         api = parts.enter_context(_part(list(API), logs, environment(settings)))
-        worker = parts.enter_context(_part(list(WORKER), logs, environment(settings)))
+        staff = [
+            parts.enter_context(_part(list(WORKER), logs, environment(settings, worker_name=f"w{number}")))
+            for number in range(1, workers + 1)
+        ]
         url = f"http://127.0.0.1:{port}"
-        workers = _wait_ready(url, (api, worker), logs)
+        ready = _wait_ready(url, (api, *staff), workers, logs)
         yield House(
             url=url,
             key="",
             redis_url=redis_url,
-            engines=tuple(_engine(info["engine_pid"]) for info in workers),
+            engines=tuple(_engine(info["engine_pid"]) for info in ready),
             settings=chosen | changes,
-            slots=len(workers[0]["slots"]),
+            slots=sum(len(info["slots"]) for info in ready),
             api_pid=api.pid,
             logs=logs,
         )
@@ -141,7 +144,7 @@ def _alive(process: Popen[bytes], logs: Path) -> None:
         raise StartError("bench", f"a part ended with {process.returncode}:\n{tail}")
 
 
-def _wait_ready(url: str, parts: tuple[Popen[bytes], ...], logs: Path) -> list[dict[str, Any]]:
+def _wait_ready(url: str, parts: tuple[Popen[bytes], ...], count: int, logs: Path) -> list[dict[str, Any]]:
     limit_s = time.monotonic() + READY_LIMIT_S
     while time.monotonic() < limit_s:
         for part in parts:
@@ -150,10 +153,10 @@ def _wait_ready(url: str, parts: tuple[Popen[bytes], ...], logs: Path) -> list[d
             workers: list[dict[str, Any]] = _status(url, "")["workers"]
         except httpx.HTTPError:
             workers = []
-        if workers and all(worker["state"] == "ready" for worker in workers):
+        if len(workers) == count and all(worker["state"] == "ready" for worker in workers):
             return workers
         time.sleep(POLL_S)
-    raise StartError("bench", f"no worker was ready within {READY_LIMIT_S:.0f} s")
+    raise StartError("bench", f"not all workers were ready within {READY_LIMIT_S:.0f} s")
 
 
 def _status(url: str, key: str) -> dict[str, Any]:
