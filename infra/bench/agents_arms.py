@@ -1,0 +1,129 @@
+"""The arms of a comparison: what each one is, started for the run or running already.
+
+Owns: which arms there are, and that each is opened for its own turn only and closed after it.
+Never: the order of the arms, a figure.
+"""
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from infra.bench import agents_house
+from infra.bench import house as houses
+from infra.bench.agents_house import Counter
+from infra.bench.agents_replay import Direct, Gateway, Side
+from infra.bench.agents_routing import POLICIES, policy
+from infra.bench.agents_session import Shape
+from infra.bench.asking import CHAT, MESSAGES
+from infra.bench.house import Engine
+from infra.config import Settings
+from infra.errors import ConfigError
+
+CORRAL = "corral"
+STORE_OFF = "store_bytes=0"
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An arm that can be asked now. `about` says what it is in a few words."""
+
+    side: Side
+    counter: Counter
+    about: str
+
+
+Opening = Callable[[Shape], AbstractContextManager[Opened]]
+Sized = Callable[[Shape, int], Shape]  # gives a shape the base of so many tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Staff:
+    """What `--start` starts: workers of Corral, and as many engines for the arms without it."""
+
+    model: str
+    workers: int
+    settings: Mapping[str, Any]
+    direct_flags: Sequence[str] = field(default=())
+
+
+def started(staff: Staff) -> tuple[dict[str, Opening], Sized]:
+    """All arms, each started when it is opened; and how to size a base, done on a Corral that lives for this only."""
+    commands: list[agents_house.EngineCommand] = []
+
+    def sized(shape: Shape, tokens: int) -> Shape:
+        with _house(staff) as house:
+            commands[:] = agents_house.commands_of(house)
+            return Counter(house.url, house.key, MESSAGES).sized(shape, tokens)
+
+    @contextmanager
+    def corral(_: Shape) -> Iterator[Opened]:
+        with _house(staff) as house:
+            about = f"{staff.workers} workers, {house.slots} slots in all"
+            yield Opened(Gateway(house.url, house.key), Counter(house.url, house.key, MESSAGES), about)
+
+    @contextmanager
+    def direct(name: str, shape: Shape) -> Iterator[Opened]:
+        with agents_house.engines(commands, staff.direct_flags) as engines:
+            yield _direct(name, engines, shape)
+
+    arms: dict[str, Opening] = {CORRAL: corral}
+    return arms | {name: partial(direct, name) for name in POLICIES}, sized
+
+
+def running(corral: str, key: str, engines: Sequence[Engine]) -> tuple[dict[str, Opening], Sized]:
+    """The arms that run already: a gateway, if `corral` is its address, and `engines`, if any; and how to size a base.
+
+    Raises ConfigError when there is nobody to ask.
+    """
+    arms: dict[str, Opening] = {}
+    counters: list[Counter] = []
+
+    @contextmanager
+    def gateway(_: Shape) -> Iterator[Opened]:
+        yield Opened(Gateway(corral, key), Counter(corral, key, MESSAGES), corral)
+
+    @contextmanager
+    def direct(name: str, shape: Shape) -> Iterator[Opened]:
+        yield _direct(name, engines, shape)
+
+    if corral:
+        arms[CORRAL] = gateway
+        counters.append(Counter(corral, key, MESSAGES))
+    if engines:
+        arms |= {name: partial(direct, name) for name in POLICIES}
+        counters.append(Counter(engines[0].url, engines[0].key, CHAT))
+    if not counters:
+        raise ConfigError("give --start, --corral URL or --engines URL,URL")
+    return arms, counters[0].sized
+
+
+def settings(store: str, given: Sequence[str], **own: Any) -> dict[str, Any]:
+    """Settings of the started Corral from `--store` and `--set NAME=VALUE`. Raises ConfigError."""
+    changes = dict(own)
+    for text in [*([STORE_OFF] if store == "off" else []), *given]:
+        name, equals, value = text.partition("=")
+        if not equals or name not in Settings.model_fields:
+            raise ConfigError(f"--set {text}: must be NAME=VALUE with a name of `corral config`")
+        changes[name] = value
+    return changes
+
+
+def flags(text: str) -> list[str]:
+    """Flags of an engine. Raises ConfigError."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise ConfigError(f"--direct-flags: {str(error).lower()}") from None
+
+
+def _house(staff: Staff) -> AbstractContextManager[houses.House]:
+    return houses.started(staff.model, staff.workers, **staff.settings)
+
+
+def _direct(name: str, engines: Sequence[Engine], shape: Shape) -> Opened:
+    slots = min(map(agents_house.slots_of, engines))
+    side = Direct(engines, policy(name, shape, len(engines), slots))
+    return Opened(side, Counter(engines[0].url, engines[0].key, CHAT), f"{len(engines)} engines of {slots} slots")

@@ -1,0 +1,70 @@
+"""The table and the JSON of a comparison.
+
+Owns: which figures stand in the table, in which words, and how medians with their spread are written.
+Never: computes a figure.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from infra.bench import report
+from infra.bench.agents_figures import medians
+from infra.bench.agents_session import Shape
+from infra.bench.report import Figures
+
+ROWS = {
+    "first_ttft_p50_ms": "first turn, TTFT p50, ms",
+    "later_ttft_p50_ms": "later turns, TTFT p50, ms",
+    "later_ttft_p90_ms": "later turns, TTFT p90, ms",
+    "prefilled": "tokens prefilled",
+    "first_prefilled": "  by first turns of main lines",
+    "minimum": "minimum, a cache per conversation",
+    "ratio": "  prefilled / minimum",
+    "shared_minimum": "minimum, base once an engine",
+    "shared_ratio": "  prefilled / that minimum",
+    "reuse_pct": "main lines, reused of prompt, %",
+    "of_reusable_pct": "main lines, reused of reusable, %",
+    "subagent_first_ttft_p50_ms": "subagents, first TTFT p50, ms",
+    "subagent_later_ttft_p50_ms": "subagents, later TTFT p50, ms",
+    "subagent_of_reusable_pct": "subagents, reused of reusable, %",
+    "side_first_ttft_p50_ms": "side calls, TTFT p50, ms",
+    "side_first_prefilled": "side calls, tokens prefilled",
+    "moves": "turns on another engine than the last",
+    "wall_s": "wall, s",
+    "requests": "requests",
+    "failed": "  of these failed",
+}
+WIDTH = 132
+
+
+def show(title: str, runs: Mapping[str, Sequence[Figures]]) -> None:
+    """One column an arm: the median of its rounds, with the least and the most where they differ."""
+    found = {name: medians(rounds) for name, rounds in runs.items()}
+    table = Table(title=title, title_justify="left")
+    table.add_column("")
+    for name in found:
+        table.add_column(name, justify="right")
+    for row, words in ROWS.items():
+        if any(row in arm for arm in found.values()):
+            table.add_row(words, *(written(arm[row]) if row in arm else "" for arm in found.values()))
+    Console(width=WIDTH).print(table)
+
+
+def written(spread: Sequence[float]) -> str:
+    """[median, least, most] in few characters."""
+    middle, least, most = map(_number, spread)
+    return middle if least == most else f"{middle} ({least}-{most})"
+
+
+def save(path: Path | None, command: str, run_id: str, shape: Shape, runs: Mapping[str, Sequence[Figures]]) -> None:
+    """Write every round and the medians to `path`, if one was given."""
+    arms = {name: {"median_least_most": medians(rounds), "rounds": list(rounds)} for name, rounds in runs.items()}
+    report.save(path, command, {"run": run_id, "shape": asdict(shape), "arms": arms})
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:g}"
