@@ -26,6 +26,7 @@ NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$"
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Positive = Annotated[int, Field(gt=0)]
+AUTO: Literal["auto"] = "auto"
 Port = Annotated[int, Field(ge=0, le=65535)]
 
 
@@ -74,8 +75,15 @@ class Settings(BaseModel):
     gpu: str = Field("", pattern=r"^(|none|\d+(,\d+)*)$", description="cards of this worker's engine, as 0 or 0,1")
     model: str = Field("demo", description="path of a GGUF file, demo, or hf:REPO[:QUANT]")
     model_name: str = Field("", description="name under which the model is served; empty: from the file")
-    slots: Positive = Field(4, le=256, description="requests an engine serves at once")
-    context_tokens: Positive = Field(32768, description="window of each slot")
+    slots: Annotated[int, Field(gt=0, le=256)] | Literal["auto"] = Field(
+        4, description="requests an engine serves at once; auto: as many as fit into memory"
+    )
+    context_tokens: Positive | Literal["auto"] = Field(
+        32768, description="window of each slot; auto: the largest at which slots fit into memory"
+    )
+    scratch_slots: Annotated[int, Field(ge=0, le=4)] | Literal["auto"] = Field(
+        AUTO, description="further slots for side calls; auto: 1 for a model whose saved slots cannot be restored"
+    )
     threads: int = Field(0, ge=0, description="engine threads; 0: cores less one, shared among workers of `up`")
     engine_args: str = Field("", description="further llama-server flags, as one string")
     llama_server: str = Field("", description="llama-server binary, or `embedded`; empty: PATH, else the embedded one")
