@@ -58,6 +58,7 @@ async def _receive(request: Request, house: House) -> Call:
         models=house.models(),
         default_level=house.settings.default_level,
         image_urls=house.settings.image_urls,
+        merge_repeated=house.settings.merge_repeated,
     )
     call = await understood(raw, parsing)
     stages.mark("parsed")

@@ -9,7 +9,7 @@ Never: the system text and tools (`prefix`), the engine's template.
 
 from collections import defaultdict, deque
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Literal
 
@@ -39,25 +39,37 @@ class _Turn:
     blocks: list[Block]
 
 
-def messages(entries: list[schema.Message]) -> tuple[Message, ...]:
-    """The conversation, normalised. Linear in its size.
+@dataclass(slots=True)
+class _Joined:
+    """Entries as turns, and the blocks of those that said the last one again."""
 
-    Raises BadRequest for a block in a role that cannot hold it; the field is its path in the body.
+    turns: list[_Turn] = field(default_factory=list)
+    repeated: list[Block] = field(default_factory=list)
+
+
+def messages(entries: list[schema.Message], *, merge_repeated: bool = True) -> tuple[tuple[Message, ...], int]:
+    """The conversation, normalised, and the UTF-8 bytes of repeated assistant messages left out of it. Linear in size.
+
+    Without `merge_repeated` they stay. Raises BadRequest for a block in a role that cannot hold it; the field is its
+    path in the body.
     """
-    turns = _paired(_turns(entries))
+    joined = _joined(entries, merge_repeated=merge_repeated)
+    turns = _paired(joined.turns)
     if not turns or turns[0].role == "assistant":
         turns.insert(0, _Turn("user", [NOTHING]))
     if turns[-1].role == "assistant":
         _strip_end(turns[-1])
-    return tuple(Message(role=turn.role, content=tuple(turn.blocks)) for turn in turns)
+    said = tuple(Message(role=turn.role, content=tuple(turn.blocks)) for turn in turns)
+    return said, sum(len(block.model_dump_json().encode()) for block in joined.repeated)
 
 
 # --- turns --------------------------------------------------------------------------------------------------------
 
 
-def _turns(entries: list[schema.Message]) -> list[_Turn]:
+def _joined(entries: list[schema.Message], *, merge_repeated: bool) -> _Joined:
     """Neighbours of one role as one turn; empty assistant entries dropped; a repeated assistant entry said once."""
-    turns: list[_Turn] = []
+    joined = _Joined()
+    turns = joined.turns
     previous: list[Block] = []
     for index, entry in enumerate(entries):
         role: Role = "assistant" if entry.role == "assistant" else "user"
@@ -67,10 +79,12 @@ def _turns(entries: list[schema.Message]) -> list[_Turn]:
         same_role = bool(turns) and turns[-1].role == role
         if not same_role:
             turns.append(_Turn(role, list(blocks)))
-        elif role == "user" or blocks != previous:
+        elif merge_repeated and role == "assistant" and blocks == previous:
+            joined.repeated.extend(blocks)
+        else:
             turns[-1].blocks.extend(blocks)
         previous = blocks
-    return turns
+    return joined
 
 
 def _strip_end(turn: _Turn) -> None:

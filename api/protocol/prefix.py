@@ -22,15 +22,17 @@ SHARED_TOOLS = 256
 SHARED_TOOL_BYTES = 65_536
 
 
-def system_text(blocks: list[Text], removed_tools: list[str]) -> str:
-    """The system prompt as one text, without attribution, with a note on removed tools at its end.
+def system_text(blocks: list[Text], removed_tools: list[str]) -> tuple[str, int]:
+    """The system prompt as one text, without attribution, with a note on removed tools at its end; and the UTF-8 bytes
+    of the attribution.
 
     The note stands last so that what comes before it stays the same bytes with and without such tools.
     """
     parts = [_without_attribution(block.text) for block in blocks]
+    dropped = sum(len(block.text.encode()) - len(part.encode()) for block, part in zip(blocks, parts, strict=True))
     if removed_tools:
         parts.append(f"These tools are not available here and must not be called: {', '.join(removed_tools)}.")
-    return BETWEEN_BLOCKS.join(part for part in parts if part.strip())
+    return BETWEEN_BLOCKS.join(part for part in parts if part.strip()), dropped
 
 
 def split_tools(tools: list[Tool]) -> tuple[tuple[contract.Tool, ...], list[str]]:

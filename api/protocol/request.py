@@ -12,11 +12,14 @@ from pydantic import BaseModel, ConfigDict
 
 from api.protocol import identity, normalise, notes, prefix
 from api.protocol.body import read_object
+from api.protocol.dropped import Dropped
 from api.protocol.schema import DEFAULT_MAX_TOKENS, MessagesRequest, ThinkingSwitch, validated
-from scheduler.contract import GenerationRequest, Identity, PackedRequest, Thinking, Tool
+from scheduler.contract import GenerationRequest, Identity, PackedRequest, TextBlock, Thinking, Tool
 from scheduler.packing import pack
 from scheduler.policy.chain import Chain, ToolsLink, chain, tools_link
 
+# How Claude Code (2.1.197) begins the history that it goes on with after a compaction.
+SUMMARY = "This session is being continued from a previous conversation"
 # Together they bound what the remembered tool lists keep alive: 8 MB of JSON.
 KNOWN_LISTS = 16
 KNOWN_LIST_BYTES = 500_000
@@ -24,7 +27,8 @@ KNOWN_LIST_BYTES = 500_000
 
 class Call(BaseModel):
     """One request of a client: what to generate, for whom, how urgent (0 first), streamed or whole. `chain` stands for
-    the prompt wherever it is only compared.
+    the prompt wherever it is only compared; `summarised` says that it begins with a summary of a longer past; `dropped`
+    is what the client sent and the prompt does not hold.
 
     `asked_model` is the name that the answer has to bear: Claude Code drops the thinking of an answer that bears
     another name than the one it asked for from its history (tried with 2.1.197), and the cache is lost with it.
@@ -34,6 +38,8 @@ class Call(BaseModel):
 
     request: PackedRequest
     chain: Chain
+    summarised: bool
+    dropped: Dropped
     identity: Identity
     level: int
     stream: bool
@@ -48,19 +54,23 @@ def parse(
     models: Sequence[str],
     default_level: int,
     image_urls: bool = False,
+    merge_repeated: bool = True,
 ) -> Call:
     """The body of `POST /v1/messages` with its lower-case `headers`. A name that is not among the served `models` means
-    the first of them. Images at an http(s) address are noted, and carried only with `image_urls`.
+    the first of them. Images at an http(s) address are noted, and carried only with `image_urls`. With
+    `merge_repeated` an assistant message that says the last one again is left out.
 
     Raises BadRequest that names the field (`messages[3].content[0].type`) or the header.
     """
     level = identity.level(headers, default_level)
     body = validated(read_object(raw))
-    request = _generation_request(body, models, image_urls=image_urls)
+    request, dropped = _generation_request(body, models, image_urls=image_urls, merge_repeated=merge_repeated)
     links = chain(request, _link(_SameList(request.tools)) if len(raw) <= KNOWN_LIST_BYTES else None)
     return Call(
         request=pack(request),
         chain=links,
+        summarised=_summarised(request),
+        dropped=dropped,
         identity=identity.identify(headers, body.metadata, request, links, key_name),
         level=level,
         stream=bool(body.stream),
@@ -68,17 +78,24 @@ def parse(
     )
 
 
-def parse_count(raw: bytes, *, models: Sequence[str], image_urls: bool = False) -> PackedRequest:
+def parse_count(
+    raw: bytes, *, models: Sequence[str], image_urls: bool = False, merge_repeated: bool = True
+) -> PackedRequest:
     """The body of `POST /v1/messages/count_tokens`: the same prompt as `parse` makes of it. Raises BadRequest."""
-    return pack(_generation_request(validated(read_object(raw)), models, image_urls=image_urls))
+    body = validated(read_object(raw))
+    request, _ = _generation_request(body, models, image_urls=image_urls, merge_repeated=merge_repeated)
+    return pack(request)
 
 
-def _generation_request(body: MessagesRequest, models: Sequence[str], *, image_urls: bool) -> GenerationRequest:
+def _generation_request(
+    body: MessagesRequest, models: Sequence[str], *, image_urls: bool, merge_repeated: bool
+) -> tuple[GenerationRequest, Dropped]:
     tools, removed = prefix.split_tools(body.tools)
-    messages = normalise.messages(body.messages)
-    return GenerationRequest(
+    system, attribution_bytes = prefix.system_text(body.system, removed)
+    messages, repeated_bytes = normalise.messages(body.messages, merge_repeated=merge_repeated)
+    request = GenerationRequest(
         model=body.model if body.model in models else next(iter(models), ""),
-        system=prefix.system_text(body.system, removed),
+        system=system,
         messages=messages if image_urls else notes.without_addresses(messages),
         tools=tools,
         tool_choice=prefix.tool_choice(body.tool_choice, tools, removed),
@@ -90,6 +107,11 @@ def _generation_request(body: MessagesRequest, models: Sequence[str], *, image_u
         top_k=body.top_k,
         thinking=_thinking(body.thinking),
     )
+    return request, Dropped(attribution_bytes, repeated_bytes)
+
+
+def _summarised(request: GenerationRequest) -> bool:
+    return any(isinstance(block, TextBlock) and block.text.startswith(SUMMARY) for block in request.messages[0].content)
 
 
 def _thinking(switch: ThinkingSwitch | None) -> Thinking:

@@ -17,7 +17,9 @@ pytestmark = pytest.mark.unit
 HOUSE = SimpleNamespace(
     closing=SimpleNamespace(begun=False),
     keyring=SimpleNamespace(caller=lambda _: "key"),
-    settings=SimpleNamespace(body_limit_bytes=10 * INLINE_BYTES, body_timeout_s=10, default_level=5, image_urls=False),
+    settings=SimpleNamespace(
+        body_limit_bytes=10 * INLINE_BYTES, body_timeout_s=10, default_level=5, image_urls=False, merge_repeated=True
+    ),
     model=lambda: "m",
     models=lambda: ["m"],
 )

@@ -11,8 +11,8 @@ from scheduler.contract import Message
 Entry = dict[str, Any]
 
 
-def normal(*entries: Entry) -> tuple[Message, ...]:
-    return normalise.messages(validated({"messages": list(entries)}).messages)
+def normal(*entries: Entry, merge_repeated: bool = True) -> tuple[Message, ...]:
+    return normalise.messages(validated({"messages": list(entries)}).messages, merge_repeated=merge_repeated)[0]
 
 
 def user(*blocks: Entry | str) -> Entry:

@@ -5,7 +5,10 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
+from api.protocol import normalise
+from api.protocol.schema import validated
 from infra.errors import BadRequest
 from scheduler.contract import ImageBlock, Message, TextBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock
 from tests.unit.api.protocol.conversations import (
@@ -109,6 +112,28 @@ def test_a_repeated_assistant_message_is_said_once() -> None:
         ("assistant", ["thinking t", "a", "call 1"]),
         ("user", ["result 1: done"]),
     ]
+
+
+def test_a_repeated_assistant_message_stays_where_merging_is_off() -> None:
+    told = normal(user("q"), assistant("a"), assistant("a"), user("r"), merge_repeated=False)
+    assert outline(told) == [("user", ["q"]), ("assistant", ["a", "a"]), ("user", ["r"])]
+
+
+def test_an_assistant_message_that_differs_in_anything_is_no_repetition() -> None:
+    told = normal(user("q"), assistant("a"), assistant("a", thinking("t")), assistant("a"), user("r"))
+    assert outline(told)[1] == ("assistant", ["a", "a", "thinking t", "a"])
+
+
+def test_what_repetitions_would_have_cost_is_counted() -> None:
+    def repeated_bytes(*later: Entry, merge_repeated: bool = True) -> int:
+        entries = validated({"messages": [user("q"), assistant("a"), *later]}).messages
+        return normalise.messages(entries, merge_repeated=merge_repeated)[1]
+
+    words = "\u00e9" * 1000
+    assert repeated_bytes(assistant("b")) == 0
+    assert 0 < repeated_bytes(assistant("a")) < 100
+    assert 2000 < repeated_bytes(assistant(words), assistant(words)) < 2100
+    assert repeated_bytes(assistant("a"), merge_repeated=False) == 0
 
 
 def test_the_same_answer_in_two_turns_is_kept_twice() -> None:
@@ -286,8 +311,10 @@ def test_what_is_normal_stays_as_it_is(conversation: list[Entry]) -> None:
     assert normal(*map(as_sent, told)) == told
 
 
-@given(entries, entries)
-def test_a_conversation_that_goes_on_keeps_its_beginning(conversation: list[Entry], later: list[Entry]) -> None:
-    beginning = normal(*conversation, user("next"))
-    whole = normal(*conversation, user("next"), assistant("answer"), *later)
+@given(entries, entries, st.booleans())
+def test_a_conversation_that_goes_on_keeps_its_beginning(
+    conversation: list[Entry], later: list[Entry], merge_repeated: bool
+) -> None:
+    beginning = normal(*conversation, user("next"), merge_repeated=merge_repeated)
+    whole = normal(*conversation, user("next"), assistant("answer"), *later, merge_repeated=merge_repeated)
     assert whole[: len(beginning)] == beginning

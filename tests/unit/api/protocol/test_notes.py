@@ -13,7 +13,7 @@ pytestmark = pytest.mark.unit
 
 def told(block: dict[str, Any]) -> str:
     """What a user message with this one block becomes."""
-    (message,) = normalise.messages(validated({"messages": [{"role": "user", "content": [block]}]}).messages)
+    (message,) = normalise.messages(validated({"messages": [{"role": "user", "content": [block]}]}).messages)[0]
     (only,) = message.content
     if isinstance(only, ImageBlock):
         return only.url

@@ -21,7 +21,7 @@ def sent(**fields: Any) -> MessagesRequest:
 
 
 def system_of(system: Any, removed: tuple[str, ...] = ()) -> str:
-    return prefix.system_text(sent(system=system).system, list(removed))
+    return prefix.system_text(sent(system=system).system, list(removed))[0]
 
 
 def choice_of(choice: Any, tools: list[dict[str, Any]]) -> ToolChoice:
@@ -50,6 +50,19 @@ def blocks(*texts: str) -> list[dict[str, str]]:
 )
 def test_system_text_is_one_text_without_attribution(system: Any, expected: str) -> None:
     assert system_of(system) == expected
+
+
+@pytest.mark.parametrize(
+    ("system", "dropped"),
+    [
+        (None, 0),
+        (blocks("One.", "Two."), 0),
+        (blocks(ATTRIBUTION, "One."), len(ATTRIBUTION)),
+        (f"{ATTRIBUTION}\nOne.", len(ATTRIBUTION) + 1),
+    ],
+)
+def test_the_bytes_of_the_attribution_are_counted(system: Any, dropped: int) -> None:
+    assert prefix.system_text(sent(system=system).system, [])[1] == dropped
 
 
 def test_removed_tools_are_named_at_the_end_of_the_system_text() -> None:
