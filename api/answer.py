@@ -56,6 +56,7 @@ class Answer:
         self._may_withdraw = True
         self._come: list[Delta] = []
         self._counted_tokens = 0
+        self.explanation = house.explainer.follow(call, request_id)
         self.job_id = placed.spec.id
         self.started: Started | None = None
         self.finished: Finished | None = None
@@ -131,6 +132,7 @@ class Answer:
             raise self._refusal(closing=True)
         deltas = await self._placed.next(timeout_s)
         for delta in deltas:
+            self.explanation.feed(delta)
             if isinstance(delta, Started):
                 self.started = delta
                 stages.mark("started")

@@ -24,12 +24,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api import health, messages, models
+from api import health, messages, models, why
 from api.auth import Keyring
 from api.closing import Closing
 from api.connection import Connection
 from api.ending import end
 from api.errors import reply_for
+from api.explaining import Explainer
 from api.house import House
 from api.messages import JsonResponse
 from infra import config, entry
@@ -45,6 +46,7 @@ from scheduler.jobs import Jobs, Limits
 from scheduler.membership import Membership
 from scheduler.queue import Tickets
 from scheduler.recovery import Recovery
+from scheduler.turns import Turns
 
 log = structlog.get_logger(__name__)
 GC_THRESHOLD = 50_000
@@ -60,7 +62,7 @@ def create_app(settings: Settings) -> FastAPI:
         raise ConfigError(f"CORRAL_API_KEYS: needed as name:key to listen on {settings.host}; loopback needs none")
     app = FastAPI(title="Corral", lifespan=_lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.state.settings, app.state.keys = settings, keys
-    for router in (messages.router, models.router, health.router):
+    for router in (messages.router, models.router, health.router, why.router):
         app.include_router(router)
     app.add_exception_handler(CorralError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_error)
@@ -82,20 +84,25 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     tickets = Tickets(build(settings))
     recovery = Recovery(redis, membership, jobs, tickets, settings.load_bound, settings.lease_lifetime_s)
     dispatcher = Dispatcher(membership, jobs, tickets, follower, settings.load_bound)
+    turns = Turns(redis, settings.home_lifetime_s)
+    explainer = Explainer(turns, dispatcher)
     app.state.house = House(
         settings=settings,
         keyring=Keyring(app.state.keys),
         membership=membership,
         dispatcher=dispatcher,
         counts=Counts(redis, follower, api, membership),
+        turns=turns,
+        explainer=explainer,
         closing=Closing(settings.drain_s),
     )
     log.info("serving", host=settings.host, port=settings.port)
-    tasks = [asyncio.create_task(_keep_running(part)) for part in (membership, follower, recovery)]
+    tasks = [asyncio.create_task(_keep_running(part)) for part in (membership, follower, recovery, turns)]
     try:
         yield
     finally:
         await dispatcher.settle(GIVE_BACK_LIMIT_S)
+        await explainer.settle(GIVE_BACK_LIMIT_S)
         await end(tasks)
         tickets.close()
         await redis.aclose()

@@ -59,12 +59,13 @@ def _why_none(request: Request, house: House) -> str:
 
 @router.get("/v1/status")
 async def status(request: Request) -> JsonResponse:
-    """Workers, their slots and lines, as seen half a second ago at most while the broker answers."""
+    """Workers, their slots and lines, and what cache misses cost by cause; a second old while the broker answers."""
     house: House = request.app.state.house
     house.keyring.caller(request.headers)
     workers = [_worker(worker) for worker in sorted(house.view.workers, key=lambda w: w.info.name)]
     waiting = sum(sum(worker["queued"]) for worker in workers)
-    return JsonResponse({"broker": house.membership.fresh, "workers": workers, "waiting": waiting})
+    shown = {"broker": house.membership.fresh, "workers": workers, "waiting": waiting, "misses": house.turns.totals}
+    return JsonResponse(shown)
 
 
 def _worker(worker: WorkerView) -> dict[str, Any]:

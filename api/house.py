@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 from api.auth import Keyring
 from api.closing import Closing
+from api.explaining import Explainer
 from infra.config import Settings
 from scheduler.contract import ClusterView
 from scheduler.counts import Counts
 from scheduler.dispatch import Dispatcher
 from scheduler.membership import Membership
+from scheduler.turns import Turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,8 @@ class House:
     membership: Membership
     dispatcher: Dispatcher
     counts: Counts
+    turns: Turns
+    explainer: Explainer
     closing: Closing
 
     @property

@@ -33,6 +33,8 @@ class Record:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if self.answer is not None:
+            self.answer.explanation.leave()
         failure = (self.answer and self.answer.failure) or error
         outcome = self._outcome(failure)
         fields = {"request_id": self.request_id, "outcome": outcome, **self._who(), **self._what()}
@@ -73,6 +75,9 @@ class Record:
                 "queue_ms": started.queue_ms,
                 "prompt_tokens": started.prompt_tokens,
                 "cached_tokens": started.cached_tokens,
+                "source": started.source.value,
+                "restored_tokens": started.restored_tokens,
+                "restore_ms": started.restore_ms,
             }
         if self.answer and (finished := self.answer.finished):
             fields |= {
@@ -82,5 +87,11 @@ class Record:
                 "stop_reason": finished.stop_reason.value,
                 "model_hash": finished.model_hash,
                 "engine_bytes": finished.engine_bytes,
+            }
+        if self.answer and (account := self.answer.explanation.account):
+            fields |= {
+                "miss": account.cause.value,
+                "reuse_expected_tokens": account.expected_tokens,
+                "lost_tokens": account.lost_tokens,
             }
         return fields

@@ -12,7 +12,12 @@ Never: a value, a client, a time to live.
     corral:lease:<worker>       string  WorkerInfo, 5 s to live
     corral:workers              zset    every worker seen lately; score = last beat, broker's clock
     corral:homes:<worker>       zset    conversations at home there; score = last use
-    corral:home:<conversation>  string  its worker
+    corral:home:<conversation>  hash    its worker; tokens and slot of its last answer there; used_ms, broker's clock
+    corral:turn:<conversation>  string  its last turn (JSON): fingerprints and sizes of the prompt, no text
+    corral:latest:<line>        string  the conversation that a main line, subagent or an agent's side calls had last
+    corral:why:<request>        string  the account of its cache (JSON), for an hour
+    corral:whys:<agent>         list    its last requests, newest first, for an hour
+    corral:misses               hash    <cause>:count, <cause>:tokens and <cause>:ms since the broker began
     corral:count:<model>        list    requests to count, popped by the counting threads
     corral:overflow:<key name>:<session>  string  this session met the window in the last ten minutes: its requests may
                                           use the reserve
@@ -24,6 +29,7 @@ Never: a value, a client, a time to live.
 SEPARATOR = "\x06\x16"
 ARRIVALS = "corral:arrivals"
 WORKERS = "corral:workers"
+MISSES = "corral:misses"
 LEVEL_WEIGHT = 10**12
 
 
@@ -61,6 +67,22 @@ def homes(worker: str) -> str:
 
 def home(conversation: str) -> str:
     return f"corral:home:{conversation}"
+
+
+def turn(conversation: str) -> str:
+    return f"corral:turn:{conversation}"
+
+
+def latest(line_name: str) -> str:
+    return f"corral:latest:{line_name}"
+
+
+def why(request_id: str) -> str:
+    return f"corral:why:{request_id}"
+
+
+def whys(agent: str) -> str:
+    return f"corral:whys:{agent}"
 
 
 def count(model: str) -> str:

@@ -62,7 +62,7 @@ class Jobs:
     async def home(self, conversation: str) -> str | None:
         """The worker that a conversation lives on, if it is remembered."""
         with broker_errors():
-            found: Any = await self._redis.get(keys.home(conversation))
+            found: Any = await self._redis.hget(keys.home(conversation), "worker")
         return str(found.decode()) if found else None
 
     async def admit(self, spec: JobSpec, candidates: Sequence[Candidate], retry_after_s: int) -> Admission:

@@ -8,7 +8,7 @@
 -- Returns {1-based index of the candidate, 1 when the job may use the reserve of the window}, or {0} when every line is full, {-1} when none is alive
 -- (one that is being stopped is not).
 -- Invariant: load is checked and taken in one step, so several API processes never over-admit. Asked twice for the
--- same job (a retried command) it answers as the first time.
+-- same job (a retried command) it answers as the first time. What a home says of tokens and slot is its worker's.
 local known = redis.call('HMGET', KEYS[1], 'worker', 'reserve')
 local fields = tonumber(ARGV[10])
 local first = 12 + 2 * fields
@@ -28,8 +28,9 @@ local function takes_work(c)
 end
 
 local function leave_home(new)
-  local old = redis.call('GET', KEYS[4])
+  local old = redis.call('HGET', KEYS[4], 'worker')
   if not old or old == new then return end
+  redis.call('DEL', KEYS[4])
   for i = 1, count do
     local c = candidate(i)
     if c.name == old then redis.call('ZREM', c.homes, ARGV[7]) end
@@ -44,7 +45,8 @@ local function take(i, c)
   redis.call('PEXPIRE', KEYS[1], ARGV[4])
   redis.call('ZADD', c.line, tonumber(ARGV[2]) * tonumber(ARGV[8]) + arrival, ARGV[1])
   leave_home(c.name)
-  redis.call('SET', KEYS[4], c.name, 'PX', ARGV[6])
+  redis.call('HSET', KEYS[4], 'worker', c.name, 'used_ms', now)
+  redis.call('PEXPIRE', KEYS[4], ARGV[6])
   redis.call('ZADD', c.homes, now, ARGV[7])
   redis.call('ZREMRANGEBYSCORE', c.homes, '-inf', now - tonumber(ARGV[6]))
   redis.call('PEXPIRE', c.homes, ARGV[6])

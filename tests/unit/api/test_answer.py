@@ -71,6 +71,7 @@ def answer(job: Job, **settings: Any) -> Answer:
         settings=Settings(**settings),
         closing=SimpleNamespace(begun=False, over=False),
         counts=job,
+        explainer=SimpleNamespace(follow=lambda *_: SimpleNamespace(feed=lambda _: None)),
         dispatcher=SimpleNamespace(
             worker=lambda name: SimpleNamespace(context_tokens=infos[name][0], prompt_limit_tokens=infos[name][1]),
             retry_after_s=lambda: 5,
