@@ -79,6 +79,10 @@ class Record:
                 "restored_tokens": started.restored_tokens,
                 "restore_ms": started.restore_ms,
             }
+            if self.call:
+                fields["normalised_tokens"] = self.call.dropped.tokens(
+                    started.prompt_tokens, self.call.request.json_bytes
+                )
         if self.answer and (finished := self.answer.finished):
             fields |= {
                 "prefill_ms": finished.prefill_ms,

@@ -20,8 +20,6 @@ from scheduler.policy.chain import Chain, ToolsLink, chain, tools_link
 
 # How Claude Code (2.1.197) begins the history that it goes on with after a compaction.
 SUMMARY = "This session is being continued from a previous conversation"
-# How Claude Code (2.1.197) begins the history that it goes on with after a compaction.
-SUMMARY = "This session is being continued from a previous conversation"
 # Together they bound what the remembered tool lists keep alive: 8 MB of JSON.
 KNOWN_LISTS = 16
 KNOWN_LIST_BYTES = 500_000
@@ -40,7 +38,6 @@ class Call(BaseModel):
 
     request: PackedRequest
     chain: Chain
-    summarised: bool
     summarised: bool
     dropped: Dropped
     identity: Identity
@@ -72,7 +69,6 @@ def parse(
     return Call(
         request=pack(request),
         chain=links,
-        summarised=_summarised(request),
         summarised=_summarised(request),
         dropped=dropped,
         identity=identity.identify(headers, body.metadata, request, links, key_name),
@@ -112,10 +108,6 @@ def _generation_request(
         thinking=_thinking(body.thinking),
     )
     return request, Dropped(attribution_bytes, repeated_bytes)
-
-
-def _summarised(request: GenerationRequest) -> bool:
-    return any(isinstance(block, TextBlock) and block.text.startswith(SUMMARY) for block in request.messages[0].content)
 
 
 def _summarised(request: GenerationRequest) -> bool:
