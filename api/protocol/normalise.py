@@ -48,7 +48,7 @@ class _Joined:
 
 
 def messages(entries: list[schema.Message], *, merge_repeated: bool = True) -> tuple[tuple[Message, ...], int]:
-    """The conversation, normalised, and the UTF-8 bytes of repeated assistant messages left out of it. Linear in size.
+    """The conversation, normalised, and the characters of repeated assistant messages left out of it. Linear in size.
 
     Without `merge_repeated` they stay. Raises BadRequest for a block in a role that cannot hold it; the field is its
     path in the body.
@@ -60,7 +60,7 @@ def messages(entries: list[schema.Message], *, merge_repeated: bool = True) -> t
     if turns[-1].role == "assistant":
         _strip_end(turns[-1])
     said = tuple(Message(role=turn.role, content=tuple(turn.blocks)) for turn in turns)
-    return said, sum(len(block.model_dump_json().encode()) for block in joined.repeated)
+    return said, sum(len(block.model_dump_json()) for block in joined.repeated)
 
 
 # --- turns --------------------------------------------------------------------------------------------------------

@@ -23,13 +23,13 @@ SHARED_TOOL_BYTES = 65_536
 
 
 def system_text(blocks: list[Text], removed_tools: list[str]) -> tuple[str, int]:
-    """The system prompt as one text, without attribution, with a note on removed tools at its end; and the UTF-8 bytes
-    of the attribution.
+    """The system prompt as one text, without attribution, with a note on removed tools at its end; and the
+    characters of the attribution.
 
     The note stands last so that what comes before it stays the same bytes with and without such tools.
     """
     parts = [_without_attribution(block.text) for block in blocks]
-    dropped = sum(len(block.text.encode()) - len(part.encode()) for block, part in zip(blocks, parts, strict=True))
+    dropped = sum(len(block.text) - len(part) for block, part in zip(blocks, parts, strict=True))
     if removed_tools:
         parts.append(f"These tools are not available here and must not be called: {', '.join(removed_tools)}.")
     return BETWEEN_BLOCKS.join(part for part in parts if part.strip()), dropped
@@ -77,7 +77,10 @@ def tool_choice(
 
 
 def _shared(name: str, description: str, schema: dict[str, Any]) -> contract.Tool:
-    """The tool, one object for all requests that hold it: hundreds of waiting agents have the same 70 kB of tools."""
+    """The tool, one object for all requests that hold it, so that a list read once is known again without reading it.
+
+    Measured with 80 kB of tools: 2 us here, and 130 us less for the list's fingerprint (`request`).
+    """
     described = orjson.dumps([name, description, schema])
     if len(described) > SHARED_TOOL_BYTES:
         return contract.Tool(name=name, description=description, input_schema=schema)

@@ -91,8 +91,8 @@ def _generation_request(
     body: MessagesRequest, models: Sequence[str], *, image_urls: bool, merge_repeated: bool
 ) -> tuple[GenerationRequest, Dropped]:
     tools, removed = prefix.split_tools(body.tools)
-    system, attribution_bytes = prefix.system_text(body.system, removed)
-    messages, repeated_bytes = normalise.messages(body.messages, merge_repeated=merge_repeated)
+    system, attribution_characters = prefix.system_text(body.system, removed)
+    messages, repeated_characters = normalise.messages(body.messages, merge_repeated=merge_repeated)
     request = GenerationRequest(
         model=body.model if body.model in models else next(iter(models), ""),
         system=system,
@@ -107,7 +107,7 @@ def _generation_request(
         top_k=body.top_k,
         thinking=_thinking(body.thinking),
     )
-    return request, Dropped(attribution_bytes, repeated_bytes)
+    return request, Dropped(attribution_characters, repeated_characters)
 
 
 def _summarised(request: GenerationRequest) -> bool:

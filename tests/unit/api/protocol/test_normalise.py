@@ -125,15 +125,15 @@ def test_an_assistant_message_that_differs_in_anything_is_no_repetition() -> Non
 
 
 def test_what_repetitions_would_have_cost_is_counted() -> None:
-    def repeated_bytes(*later: Entry, merge_repeated: bool = True) -> int:
+    def repeated_characters(*later: Entry, merge_repeated: bool = True) -> int:
         entries = validated({"messages": [user("q"), assistant("a"), *later]}).messages
         return normalise.messages(entries, merge_repeated=merge_repeated)[1]
 
     words = "\u00e9" * 1000
-    assert repeated_bytes(assistant("b")) == 0
-    assert 0 < repeated_bytes(assistant("a")) < 100
-    assert 2000 < repeated_bytes(assistant(words), assistant(words)) < 2100
-    assert repeated_bytes(assistant("a"), merge_repeated=False) == 0
+    assert repeated_characters(assistant("b")) == 0
+    assert 0 < repeated_characters(assistant("a")) < 100
+    assert 1000 < repeated_characters(assistant(words), assistant(words)) < 1100
+    assert repeated_characters(assistant("a"), merge_repeated=False) == 0
 
 
 def test_the_same_answer_in_two_turns_is_kept_twice() -> None:

@@ -61,7 +61,7 @@ def test_system_text_is_one_text_without_attribution(system: Any, expected: str)
         (f"{ATTRIBUTION}\nOne.", len(ATTRIBUTION) + 1),
     ],
 )
-def test_the_bytes_of_the_attribution_are_counted(system: Any, dropped: int) -> None:
+def test_the_characters_of_the_attribution_are_counted(system: Any, dropped: int) -> None:
     assert prefix.system_text(sent(system=system).system, [])[1] == dropped
 
 

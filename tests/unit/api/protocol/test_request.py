@@ -273,3 +273,18 @@ def request_or_field(body: Any) -> GenerationRequest | str | None:
 def test_bytes_that_are_no_request_are_refused(raw: bytes) -> None:
     with pytest.raises(BadRequest):
         parsed(raw)
+
+
+def test_what_was_dropped_is_told_with_the_call() -> None:
+    attribution = "x-anthropic-billing-header: cc_version=2.1.197; cc_entrypoint=cli;"
+    turns = [{"role": role, "content": "same words"} for role in ("user", "assistant", "assistant", "user")]
+    body = {"messages": turns, "system": [{"type": "text", "text": attribution}, {"type": "text", "text": "You help."}]}
+    raw = json.dumps(body).encode()
+    merged, whole = (
+        parse(raw, {}, key_name="k", models=["m"], default_level=5, merge_repeated=merge) for merge in (True, False)
+    )
+    assert merged.dropped.attribution_characters == whole.dropped.attribution_characters == len(attribution)
+    assert merged.dropped.repeated_characters > len("same words") > whole.dropped.repeated_characters == 0
+    assert merged.request.json_bytes < whole.request.json_bytes
+    assert parse_count(raw, models=["m"], merge_repeated=False) == whole.request
+    assert parse_count(raw, models=["m"]) == merged.request
