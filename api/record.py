@@ -81,7 +81,7 @@ class Record:
             }
             if self.call:
                 fields["normalised_tokens"] = self.call.dropped.tokens(
-                    started.prompt_tokens, self.call.request.json_bytes
+                    started.prompt_tokens, self.call.chain.characters[-1]
                 )
         if self.answer and (finished := self.answer.finished):
             fields |= {

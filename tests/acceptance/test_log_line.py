@@ -32,6 +32,7 @@ FIELDS = {
     "decode_ms",
     "prompt_tokens",
     "cached_tokens",
+    "normalised_tokens",
     "output_tokens",
     "stop_reason",
     "model",
