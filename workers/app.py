@@ -18,7 +18,7 @@ from typing import Any
 from celery import Celery, signals
 from celery.platforms import SecurityWarning
 
-from infra import entry, keys
+from infra import entry, keys, sizing
 from infra.celery_app import build
 from infra.config import Settings
 from infra.errors import StartError
@@ -67,7 +67,7 @@ def _serving(settings: Settings) -> Serving:
     engine = command.choose_engine(settings)
     path = model.resolve(settings.model, settings.data_dir)
     profile = model.profile(path, is_demo=settings.model == "demo")
-    return Serving(settings, engine, path, profile)
+    return Serving(sizing.resolved(settings, path), engine, path, profile)
 
 
 @contextmanager

@@ -7,7 +7,6 @@ line, where every user of the machine could read it.
 """
 
 import os
-import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,8 +14,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
-from infra import engine_search
+from infra import engine_options, engine_search, sizing
 from infra.config import Settings
+from infra.device import gpu_environment
 from infra.engine_search import EMBEDDED, LIBRARY
 from infra.errors import ConfigError, StartError
 from infra.model_setting import HfModel
@@ -79,20 +79,21 @@ def choose_engine(settings: Settings) -> Engine:
 def command(
     engine: Engine, settings: Settings, model_path: Path | HfModel, port: int, profile: ModelProfile
 ) -> list[str]:
-    """The whole command line. Raises ConfigError for `engine_args` that Corral owns, StartError for a model that this
-    engine cannot fetch."""
+    """The whole command line. Raises ConfigError for `engine_args` that Corral owns and for numbers that are still
+    `auto`, StartError for a model that this engine cannot fetch."""
     extra = engine_arguments(settings.engine_args)
+    shape = sizing.shape(settings)
     threads = str(settings.threads or max(1, _cores() - 1))
     return [
         *engine.argv_prefix,
         *_model_arguments(engine, model_path),
         *("--alias", served_name(model_path, settings.model_name)),
         *("--host", "127.0.0.1", "--port", str(port)),
-        *("-np", str(settings.slots), "-c", str(settings.slots * settings.context_tokens)),
+        *("-np", str(shape.engine_slots), "-c", str(shape.engine_slots * shape.context_tokens)),
         # One KV buffer per slot: a shared one drops idle slots, and when it overflows ends every running request.
         "--no-kv-unified",
         *("--cache-ram", "0"),
-        *("-t", threads, "-tb", threads, "--threads-http", str(2 * settings.slots + CONTROL_THREADS)),
+        *("-t", threads, "-tb", threads, "--threads-http", str(2 * shape.engine_slots + CONTROL_THREADS)),
         *("--jinja", "--metrics", "--slots", "--no-webui"),
         *(("--chat-template-file", str(profile.chat_template_file)) if profile.chat_template_file else ()),
         *(("--temp", str(profile.temperature)) if profile.temperature is not None else ()),
@@ -102,33 +103,12 @@ def command(
 
 def engine_arguments(text: str) -> list[str]:
     """`engine_args` as a list. Raises ConfigError that names a flag which Corral sets itself."""
-    try:
-        arguments = shlex.split(text)
-    except ValueError as error:
-        raise ConfigError(f"engine_args: {str(error).lower()}") from None
+    arguments = engine_options.split(text)
     for argument in arguments:
         flag = _flag(argument)
         if flag in OWNED:
             raise ConfigError(f"engine_args: {flag} is not allowed here: {OWNED[flag]}")
     return arguments
-
-
-def gpu_environment(gpu: str) -> dict[str, str]:
-    """The variables that show the engine only the cards in `gpu`: "0,1", "none", or "" to inherit.
-
-    ROCR_VISIBLE_DEVICES is left alone: HIP counts its own list within that one, so both together would hide cards
-    twice.
-    """
-    if not gpu:
-        return {}
-    cards = "" if gpu == "none" else gpu
-    return {
-        # Without it CUDA numbers the fastest card 0, and nvidia-smi another.
-        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-        "CUDA_VISIBLE_DEVICES": cards,
-        "HIP_VISIBLE_DEVICES": cards,
-        "GGML_VK_VISIBLE_DEVICES": cards,
-    }
 
 
 def environment(settings: Settings, api_key: str, environ: Mapping[str, str]) -> dict[str, str]:

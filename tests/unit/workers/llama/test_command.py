@@ -12,7 +12,7 @@ from infra.config import Settings
 from infra.errors import ConfigError, StartError
 from infra.model_setting import HfModel
 from workers.llama import command
-from workers.llama.command import Engine, choose_engine, engine_arguments, gpu_environment
+from workers.llama.command import Engine, choose_engine, engine_arguments
 from workers.llama.model import ModelProfile
 
 pytestmark = pytest.mark.unit
@@ -42,6 +42,13 @@ def test_the_context_of_all_slots_is_asked_for_and_never_shared() -> None:
     arguments = line(Settings(slots=3, context_tokens=1000))
     assert (value(arguments, "-np"), value(arguments, "-c")) == ("3", "3000")
     assert "--no-kv-unified" in arguments
+
+
+def test_scratch_slots_come_on_top_and_an_auto_that_nobody_resolved_is_refused() -> None:
+    arguments = line(Settings(slots=3, context_tokens=1000, scratch_slots=2))
+    assert (value(arguments, "-np"), value(arguments, "-c")) == ("5", "5000")
+    with pytest.raises(ConfigError, match=r"^--slots auto: the numbers are not known yet"):
+        line(Settings(slots="auto"))
 
 
 def test_the_engine_listens_on_loopback_with_threads_for_all_slots_and_control() -> None:
@@ -137,14 +144,6 @@ def test_llama_server_on_path_wins_over_the_embedded_one(tmp_path: Path, monkeyp
     monkeypatch.setenv("PATH", str(path.parent))
     assert choose_engine(Settings()).path == str(path)
     assert choose_engine(Settings(llama_server="embedded")).kind == "embedded"
-
-
-def test_the_cards_are_shown_by_the_variables_of_each_vendor() -> None:
-    shown = gpu_environment("0,1")
-    assert shown["CUDA_VISIBLE_DEVICES"] == shown["HIP_VISIBLE_DEVICES"] == "0,1"
-    assert "ROCR_VISIBLE_DEVICES" not in shown
-    assert gpu_environment("none")["CUDA_VISIBLE_DEVICES"] == ""
-    assert gpu_environment("") == {}
 
 
 def test_the_environment_holds_the_key_and_none_of_our_secrets() -> None:
