@@ -8,8 +8,11 @@ import os
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping
 
 import psutil
+
+from infra import cgroup
 
 TOOL_TIMEOUT_S = 20  # a driver that starts cold takes several seconds
 
@@ -39,18 +42,25 @@ def cores() -> int:
 
 
 def memory_bytes() -> tuple[int, int]:
-    """Memory in all, and available, in bytes."""
+    """Memory in all, and available, in bytes; in a container that has a limit, of what it may have."""
     memory = psutil.virtual_memory()
-    return memory.total, memory.available
+    total, available = memory.total, memory.available
+    for limit, held in cgroup.memory_limits():
+        total, available = min(total, limit), min(available, limit - held)
+    return total, max(0, available)
 
 
-def output_of(tool: str, *arguments: str) -> str:
-    """What a tool prints on both streams; empty when it is missing, fails to run or takes too long."""
+def output_of(tool: str, *arguments: str, environment: Mapping[str, str] | None = None) -> str:
+    """What a tool prints on both streams; empty when it is missing, fails to run or takes too long.
+
+    `environment` goes over this process's own.
+    """
     path = shutil.which(tool)
     if path is None:
         return ""
     try:
-        done = subprocess.run([path, *arguments], capture_output=True, timeout=TOOL_TIMEOUT_S, check=False)
+        own = {**os.environ, **(environment or {})}
+        done = subprocess.run([path, *arguments], capture_output=True, timeout=TOOL_TIMEOUT_S, check=False, env=own)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return (done.stdout + done.stderr).decode(errors="replace")

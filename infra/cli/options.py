@@ -19,9 +19,13 @@ Model = Annotated[
     typer.Option("--model", metavar="PATH|demo|hf:REPO[:QUANT]", help="Model: a GGUF file, the demo, or a repository."),
 ]
 Slots = Annotated[
-    int | None, typer.Option("--slots", metavar="N", min=1, max=256, help="Requests each engine serves at once.")
+    str | None,
+    typer.Option("--slots", metavar="N|auto", help="Requests each engine serves at once; auto: as many as fit."),
 ]
-Context = Annotated[int | None, typer.Option("--context", metavar="TOKENS", min=1, help="Window of each slot.")]
+Context = Annotated[
+    str | None,
+    typer.Option("--context", metavar="TOKENS|auto", help="Window of each slot; auto: the largest that fits."),
+]
 Threads = Annotated[
     int | None,
     typer.Option("--threads", metavar="N", min=0, help="Engine threads; 0: the cores less one, shared by the workers."),
@@ -40,6 +44,8 @@ Key = Annotated[
 ]
 
 FORM_OF = {
+    "slots": "must be a number from 1 to 256, or auto",
+    "context_tokens": "must be a number of at least 1, or auto",
     "gpu": "must be card numbers, as 0 or 0,1, or none",
     "worker_name": "must be letters, digits, - and _, at most 63 of them",
 }

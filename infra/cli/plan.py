@@ -9,20 +9,24 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from infra import sizing
 from infra.cli import parts
 from infra.config import Loaded, Settings
 from infra.errors import ConfigError
+from infra.gguf_plan import Plan
 
 MOST_WORKERS = 64
 
 
 @dataclass(frozen=True)
 class WorkerPlan:
-    """One worker: its name in the cluster, its cards as a setting, its engine's threads."""
+    """One worker: its name in the cluster, its cards as a setting, its engine's threads. `size`: slots and window,
+    where the settings leave them open."""
 
     name: str
     gpu: str
     threads: int
+    size: Plan | None = None
 
 
 def workers(loaded: Loaded, wanted: str, cards: Sequence[str], cores: int) -> tuple[WorkerPlan, ...]:
@@ -69,4 +73,5 @@ def _names(loaded: Loaded, count: int) -> list[str]:
 
 def worker_settings(settings: Settings, plan: WorkerPlan) -> Settings:
     """The settings of one worker's process."""
-    return settings.model_copy(update={"worker_name": plan.name, "gpu": plan.gpu, "threads": plan.threads})
+    own = settings.model_copy(update={"worker_name": plan.name, "gpu": plan.gpu, "threads": plan.threads})
+    return sizing.with_plan(own, plan.size) if plan.size else own

@@ -6,13 +6,14 @@ Never: imports a part; it starts them by their command lines.
 
 import secrets
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from infra import machine
-from infra.cli import broker, checks, console, engine, gateway, loading, lock, options, parts, plan, welcome
+from infra import machine, sizing
+from infra.cli import broker, checks, console, engine, gateway, loading, lock, options, parts, plan, sizes, welcome
 from infra.cli.plan import WorkerPlan
 from infra.cli.signals import Signals, StopAskedError
 from infra.cli.supervise import House, Part, Stage
@@ -74,7 +75,7 @@ def up(
     )
     staff = plan.workers(loaded, workers, machine.cards() if loaded.settings.gpu != "none" else (), machine.cores())
     settings = _checked(loaded, flower=not no_flower)
-    raise typer.Exit(_run(settings, staff, flower=not no_flower))
+    raise typer.Exit(_run(settings, _sized(settings, staff), flower=not no_flower))
 
 
 def _checked(loaded: Loaded, *, flower: bool) -> Settings:
@@ -89,6 +90,15 @@ def _checked(loaded: Loaded, *, flower: bool) -> Settings:
         changes["flower_port"] = checks.port(settings.flower_host, settings.flower_port, "Flower", remedy)
     _warn_of_cards(settings)
     return settings.model_copy(update=changes)
+
+
+def _sized(settings: Settings, staff: tuple[WorkerPlan, ...]) -> tuple[WorkerPlan, ...]:
+    """The workers with numbers in place of `auto`, shown. Raises StartError or ConfigError when there are none."""
+    if not sizing.is_auto(settings):
+        return staff
+    plans = sizes.of_workers(settings, staff)
+    sizes.show(plans)
+    return tuple(replace(worker, size=plans[worker.name]) for worker in staff)
 
 
 def _warn_of_cards(settings: Settings) -> None:

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.unit
 @pytest.fixture(autouse=True)
 def no_tools(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     printed: dict[str, str] = {}
-    monkeypatch.setattr(machine, "output_of", lambda tool, *_arguments: printed.get(tool, ""))
+    monkeypatch.setattr(machine, "output_of", lambda tool, *_arguments, **_options: printed.get(tool, ""))
     return printed
 
 

@@ -35,7 +35,7 @@ Available devices:
 def tools(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """What each tool prints; a tool not in it is not installed."""
     printed: dict[str, str] = {}
-    monkeypatch.setattr(machine, "output_of", lambda tool, *_arguments: printed.get(tool, ""))
+    monkeypatch.setattr(machine, "output_of", lambda tool, *_arguments, **_options: printed.get(tool, ""))
     for variable in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
         monkeypatch.delenv(variable, raising=False)
     return printed

@@ -28,8 +28,10 @@ def test_an_option_overrides_the_variable_and_the_variable_the_file(
 def test_a_wrong_option_is_named_as_it_was_written() -> None:
     with pytest.raises(ConfigError, match=r"^--gpu x: must be card numbers, as 0 or 0,1, or none$"):
         options.load_with(gpu="x")
-    with pytest.raises(ConfigError, match=r"^--context 0: input should be greater than 0$"):
+    with pytest.raises(ConfigError, match=r"^--context 0: must be a number of at least 1, or auto$"):
         options.load_with(context_tokens=0)
+    with pytest.raises(ConfigError, match=r"^--slots many: must be a number from 1 to 256, or auto$"):
+        options.load_with(slots="many")
 
 
 def test_a_wrong_variable_keeps_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
