@@ -1,18 +1,19 @@
 """The API as the command line sees it: its status, its models, and its silence in words.
 
-Owns: the requests to /v1/status, /v1/models and /ready, and the shapes of their answers.
+Owns: the requests to /v1/status, /v1/why, /v1/models and /ready, and the shapes of their answers.
 Never: asks for an answer of a model.
 """
 
 from types import TracebackType
 from typing import Any, Self
+from urllib.parse import quote
 
 import httpx
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from infra import config
 from infra.config import Settings
-from infra.errors import CorralError, NotAuthenticated, Refused
+from infra.errors import CorralError, NotAuthenticated, NotFound, Refused
 
 TIMEOUT_S = 5.0
 ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - read, never bound
@@ -33,6 +34,16 @@ class Slot(Answer):
     tokens: int = 0
 
 
+class Store(Answer):
+    """A worker's use of saved caches; `off` says why it uses none."""
+
+    off: str = ""
+    used_bytes: int = 0
+    saves: int = 0
+    restores: int = 0
+    failures: int = 0
+
+
 class Worker(Answer):
     name: str
     state: str
@@ -45,11 +56,34 @@ class Worker(Answer):
     gpu: str = ""
     engine: str = ""
     engine_bytes: int = 0
+    store: Store | None = None
+
+
+class Misses(Answer):
+    """All cache misses of one cause; `tokens` were read again, which took `ms`."""
+
+    count: int = 0
+    tokens: int = 0
+    ms: int = 0
 
 
 class Status(Answer):
     workers: tuple[Worker, ...] = ()
     waiting: int = 0
+    misses: dict[str, Misses] = {}
+
+
+class Why(Answer):
+    """What became of one request's cache."""
+
+    request: str
+    agent: str = ""
+    kind: str = ""
+    cause: str = ""
+    lost_tokens: int = 0
+    lost_ms: int = 0
+    sentence: str = ""
+    to_do: str = ""
 
 
 def address(settings: Settings, port: int | None = None) -> str:
@@ -90,6 +124,17 @@ class Gateway:
         """The same as the API wrote it."""
         return self._get("/v1/status")
 
+    def why(self, name: str) -> tuple[Why, ...]:
+        """What became of a request's cache, or those of an agent's late requests, newest first."""
+        try:
+            return tuple(Why.model_validate(why) for why in self.why_json(name)["requests"])
+        except (ValidationError, KeyError, TypeError):
+            raise self._foreign() from None
+
+    def why_json(self, name: str) -> Any:
+        """The same as the API wrote it."""
+        return self._get(f"/v1/why/{quote(name, safe='')}", may_be_unknown=True)
+
     def models(self) -> tuple[str, ...]:
         """Ids of the models served, the default first."""
         try:
@@ -104,11 +149,13 @@ class Gateway:
         except httpx.HTTPError:
             return False
 
-    def _get(self, path: str) -> Any:
+    def _get(self, path: str, *, may_be_unknown: bool = False) -> Any:
         try:
             response = self._http.get(self.url + path)
             if response.status_code in (401, 403):
                 raise NotAuthenticated(f"the API at {self.url} refuses the key; give --key, or set CORRAL_API_KEYS")
+            if may_be_unknown and response.status_code == httpx.codes.NOT_FOUND and (words := _error(response)):
+                raise NotFound(words)
             if not response.is_success:
                 raise Refused(f"the API at {self.url} answers {path} with {_words(response)}")
             return response.json()
@@ -123,7 +170,12 @@ class Gateway:
 
 
 def _words(response: httpx.Response) -> str:
+    words = _error(response)
+    return f"{response.status_code}: {words}" if words else str(response.status_code)
+
+
+def _error(response: httpx.Response) -> str:
     try:
-        return f"{response.status_code}: {response.json()['error']['message']}"
+        return str(response.json()["error"]["message"])
     except (ValueError, KeyError, TypeError):
-        return str(response.status_code)
+        return ""

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from infra.cli import claude, config_command, console, doctor, parts, status, up
+from infra.cli import claude, config_command, console, doctor, parts, status, up, why
 from infra.errors import ConfigError, CorralError
 
 HELP = """Run many coding agents on your own GPUs.
@@ -32,6 +32,7 @@ app = typer.Typer(
 app.command("up", rich_help_panel="One machine")(up.up)
 app.command("claude", rich_help_panel="One machine")(claude.claude)
 app.command("status", rich_help_panel="Look")(status.status)
+app.command("why", rich_help_panel="Look")(why.why)
 app.command("doctor", rich_help_panel="Look")(doctor.doctor)
 app.command("config", rich_help_panel="Look")(config_command.config)
 app.command("broker", rich_help_panel="Several machines")(parts.broker)

@@ -27,7 +27,7 @@ def status(
     url: options.Url = None,
     key: options.Key = None,
 ) -> None:
-    """Show workers, slots and queues."""
+    """Show workers, slots, queues, saved caches and what cache misses cost."""
     settings = options.load_with().settings
     with Gateway(url or gateway.address(settings), gateway.key(settings, key)) as client:
         if watch:
@@ -61,8 +61,11 @@ def tables(status: Status) -> RenderableType:
     if not status.workers:
         return Text("No worker is known. Start one with `corral up`, or `corral worker` beside a broker.")
     blank = Text("")
-    queued = Text(f"\nWaiting in all: {status.waiting}")
-    return Group(workers_table(status), blank, slots_table(status), blank, queue_table(status), queued)
+    queued = Text(f"Waiting in all: {status.waiting}")
+    tables = [workers_table(status), slots_table(status), queue_table(status), queued]
+    tables += [store_table(status)] if any(worker.store for worker in status.workers) else []
+    tables += [misses_table(status)] if status.misses else []
+    return Group(*[part for table in tables for part in (table, blank)][:-1])
 
 
 def workers_table(status: Status) -> RenderableType:
@@ -104,4 +107,28 @@ def queue_table(status: Status) -> RenderableType:
     table = console.grid("Queued at level", *levels, right=tuple(levels))
     for worker in status.workers:
         table.add_row(worker.name, *(f"{count}" if count else "." for count in worker.queued))
+    return table
+
+
+def store_table(status: Status) -> RenderableType:
+    """One line a worker: whether it saves caches and restores them, or why not."""
+    counts = ("Used", "Saves", "Restores", "Failures")
+    table = console.grid("Saved caches of", "", *counts, right=counts)
+    for worker in status.workers:
+        if (store := worker.store) is not None:
+            numbers = (store.saves, store.restores, store.failures)
+            used = console.size(store.used_bytes)
+            table.add_row(worker.name, "off" if store.off else "on", used, *(f"{number}" for number in numbers))
+            if store.off:
+                table.add_row("", Text(store.off, style="dim"))
+    return table
+
+
+def misses_table(status: Status) -> RenderableType:
+    """One line a cause, the dearest first. `corral why` tells of single requests."""
+    columns = ("Times", "Tokens read again", "Seconds")
+    table = console.grid("Cache misses", *columns, right=columns)
+    for cause, misses in sorted(status.misses.items(), key=lambda item: -item[1].tokens):
+        words = cause.replace("_", " ")
+        table.add_row(words, f"{misses.count}", f"{misses.tokens}", f"{misses.ms / 1000:.1f}")
     return table

@@ -59,9 +59,11 @@ def fixed_api() -> Iterator[FixedApi]:
         ],
         "queued": [0, 2, 0, 0, 0, 7, 0, 0, 0, 0],
         "engine_bytes": 3 * 2**30,
+        "store": {"off": "", "used_bytes": 5 * 2**30, "saves": 41, "restores": 17, "failures": 0, "bytes_per_token": 9},
         "something_new": True,
     }
-    api.answers["/v1/status"] = (200, {"workers": [worker], "waiting": 9})
+    misses = {"evicted": {"count": 3, "tokens": 84210, "ms": 61400}, "first_turn": {"count": 8, "tokens": 0, "ms": 0}}
+    api.answers["/v1/status"] = (200, {"workers": [worker], "waiting": 9, "misses": misses})
     api.answers["/v1/models"] = (200, {"data": [{"id": "anthropic-m"}]})
     api.answers["/ready"] = (200, {})
     yield api

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from infra.cli import status
-from infra.cli.gateway import Slot, Status, Worker
+from infra.cli.gateway import Misses, Slot, Status, Store, Worker
 from infra.errors import CorralError
 from tests.unit.infra.cli.conftest import FixedApi
 
@@ -27,6 +27,21 @@ def test_who_holds_what_is_shown(fixed_api: FixedApi, capsys: pytest.CaptureFixt
         assert word in text
     assert "Waiting in all: 9" in text
     assert "\x1b" not in text
+
+
+def test_saved_caches_and_misses_are_shown(fixed_api: FixedApi, capsys: pytest.CaptureFixture[str]) -> None:
+    status.status(url=fixed_api.url)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["w1", "on", "5.0", "GiB", "41", "17", "0"] in lines
+    assert ["evicted", "3", "84210", "61.4"] in lines
+    assert ["first", "turn", "8", "0", "0.0"] in lines
+
+
+def test_a_store_that_is_off_says_why() -> None:
+    worker = Worker(name="w1", state="ready", store=Store(off="a sliding window: a restored cache saves nothing"))
+    text = printed(Status(workers=(worker,)), 120)
+    assert "off" in text
+    assert "a sliding window" in text
 
 
 def test_json_is_what_the_api_said(fixed_api: FixedApi, capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,8 +68,10 @@ def test_the_tables_fit_the_terminal(width: int) -> None:
         queued=(123,) * 10,
         gpu="0,1",
         engine_bytes=23 * 2**30,
+        store=Store(off="the probe: the engine reused 3 of 512 tokens", used_bytes=2**40, saves=10**6, restores=10**6),
     )
-    lines = printed(Status(workers=(worker,)), width).splitlines()
+    misses = {"history_rewritten": Misses(count=10**6, tokens=10**11, ms=10**9)}
+    lines = printed(Status(workers=(worker,), misses=misses), width).splitlines()
     assert max(len(line.rstrip()) for line in lines) <= width
     assert any("the engine ended" in line for line in lines)
 
