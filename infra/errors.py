@@ -134,6 +134,16 @@ class EngineTimeout(EngineError):
     code = "engine_timeout"
 
 
+class StoreError(CorralError):
+    """A cache could not be saved or restored; it costs a prefill, never an answer. `kind` tells causes apart."""
+
+    code = "store"
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
 class WorkerLost(CorralError):
     code = "worker_lost"
 

@@ -30,6 +30,7 @@ from scheduler.stream import Append, Flusher
 from workers import pool
 from workers.counting import count_forever
 from workers.heartbeat import Heartbeat, new_incarnation
+from workers.keeper import keep_forever, save_all
 from workers.lifecycle import drain_when_told
 from workers.llama import command, model
 from workers.running import Running, hear_cancellations
@@ -39,6 +40,7 @@ from workers.tasks import Work
 COUNTING_THREADS = 2
 ENGINE_GRACE_S = 5.0
 THREAD_GRACE_S = 5.0
+SAVE_LIMIT_S = 10.0
 
 
 def serve(settings: Settings) -> None:
@@ -57,7 +59,9 @@ def serve(settings: Settings) -> None:
         counts = CountRequests(redis, reader, serving.model_name)
         counting = partial(count_forever, counts, serving)
         hearing = partial(hear_cancellations, claims, running)
-        house.enter_context(_threads(hearing, *[counting] * COUNTING_THREADS))
+        house.callback(_save_all, serving)
+        keeping = partial(keep_forever, serving, settings.idle_slot_s)
+        house.enter_context(_threads(hearing, keeping, *[counting] * COUNTING_THREADS))
         drain_when_told(serving, running, settings.drain_s, heartbeat.soon)
         work = Work(claims, Append(redis, settings.worker_name), flusher, running, serving)
         _consume(build(settings), work, serving, settings)
@@ -132,6 +136,12 @@ def _consume(app: Celery, work: Work, serving: Serving, settings: Settings) -> N
         quiet=True,
     )
     worker.start()
+
+
+def _save_all(serving: Serving) -> None:
+    """What the slots hold outlives the engine: conversations go on from the store, here or on another worker."""
+    if serving.caches is not None:
+        save_all(serving.caches, SAVE_LIMIT_S)
 
 
 def _end_this_process() -> None:

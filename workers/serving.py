@@ -12,17 +12,22 @@ from urllib.parse import urlsplit
 
 import orjson
 
+from infra import model_facts
 from infra.config import Settings
-from infra.errors import EngineLost
+from infra.errors import EngineLost, StartError
 from infra.gguf_file import file_hash
 from infra.model_setting import HfModel
-from scheduler.contract import GenerationRequest, WorkerInfo, WorkerState
+from scheduler.contract import GenerationRequest, StoreInfo, WorkerInfo, WorkerState
+from workers import store_probe
+from workers.caches import Caches
 from workers.llama.client import Deadlines, EngineClient, Generation
-from workers.llama.command import Engine
+from workers.llama.command import Engine, build
 from workers.llama.model import ModelProfile, served_name
 from workers.llama.process import EngineProcess, EngineProps, EngineState
 from workers.llama.render import answer_rules, render
+from workers.meter import Meter, WriteBudget
 from workers.slots import SlotTable
+from workers.store import Store
 
 LISTENS_S = 1.0
 STATES = {
@@ -39,7 +44,7 @@ class Serving:
 
     def __init__(self, settings: Settings, engine: Engine, model: Path | HfModel, profile: ModelProfile) -> None:
         self.name = settings.worker_name
-        self.slots = SlotTable(0)
+        self.caches: Caches | None = None
         self.model_name = served_name(model, settings.model_name)
         self.model_hash = file_hash(model) if isinstance(model, Path) else ""
         self.draining = threading.Event()
@@ -50,7 +55,9 @@ class Serving:
         self._stopping = False
         self._settings = settings
         self._profile = profile
-        self._engine_name = engine.kind
+        self._engine = engine
+        self._store_trouble = store_probe.prepare(settings)
+        self._budget = WriteBudget(settings.store_write_bytes_per_s)
         self._client: EngineClient | None = None
         self._props: EngineProps | None = None
         self.engine = EngineProcess(settings, engine, model, profile, self._engine_changed)
@@ -114,10 +121,11 @@ class Serving:
             model_hash=self.model_hash,
             context_tokens=self.context_tokens,
             prompt_limit_tokens=self.prompt_limit_tokens,
-            slots=self.slots.snapshot(),
+            slots=self.caches.table.snapshot() if self.caches else (),
+            store=self.caches.info() if self.caches else StoreInfo(),
             vision=self._vision,
             gpu=self._settings.gpu,
-            engine=self._engine_name,
+            engine=self._engine.kind,
             engine_bytes=self.engine_bytes(),
             engine_pid=self.engine.pid,
             started_ms=started_ms,
@@ -156,12 +164,37 @@ class Serving:
         if state is EngineState.READY:
             self._props = self.engine.props
             self.model_hash = self.model_hash or file_hash(Path(self._props.model_path))
-            self.slots = SlotTable(self._props.slots)  # a new engine's caches are empty
-            self._client = self._new_client()  # last: it opens the gate
+            client = self._new_client()
+            self.caches = self._new_caches(client, self._props)
+            self._client = client  # last: it opens the gate
         if state is EngineState.STOPPED and self._props is not None and not self._stopping:
             self.engine_gone = True  # its supervisor failed: nobody will start it again
             self.on_engine_gone()
         self.on_change()
+
+    def _new_caches(self, client: EngineClient, props: EngineProps) -> Caches:
+        """A new engine's slots are empty; what was saved of an earlier one is still there."""
+        settings, folder, meter = self._settings, self._settings.store_folder, Meter()
+        table = SlotTable(props.slots)
+        if folder is None or self._store_trouble:
+            return Caches(table, client, None, meter, self._budget, self._store_trouble)
+        name = store_probe.space(settings, self.model_hash, build(self._engine, props.build), props.context_tokens)
+        store = Store(folder, name, settings.store_limit_bytes, settings.store_age_s)
+        verdict = store_probe.decide(client, store, folder, name, props.slots, self._window)
+        if verdict.speeds is not None:
+            meter.begin(verdict.speeds)
+        return Caches(table, client, store, meter, self._budget, verdict.off)
+
+    @property
+    def _window(self) -> int:
+        """The widest sliding window of the model, in tokens."""
+        if self._props is None:
+            return 0
+        try:
+            caches = model_facts.read(Path(self._props.model_path)).caches
+        except (StartError, OSError):
+            return 0
+        return max((cache.window for cache in caches), default=0)
 
     def _new_client(self) -> EngineClient:
         settings = self._settings

@@ -6,92 +6,212 @@ Never: talks to the engine, or judges what a cache is worth (`policy.eviction`).
 """
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
 
 from infra.errors import EngineLost
-from scheduler.contract import Kind, SlotInfo, StopReason
-from scheduler.policy.eviction import Holding, learnt_gap_s, victim
+from scheduler.contract import Gone, Kind, SlotInfo, StopReason
+from scheduler.policy.chain import Chain, common_tokens
+from scheduler.policy.eviction import Holding, victim
 
 HOLD_LIMIT_S = 30.0
+REMEMBERED = 4096  # conversations whose loss can still be explained
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """Who needs a slot, for which prompt."""
+
+    conversation: str
+    agent: str
+    kind: Kind
+    chain: Chain
 
 
 @dataclass(slots=True)
-class Slot:
-    """One sequence of the engine and what it holds. `ended_s` is when its last answer ended, on the table's clock."""
+class Held:
+    """What a slot's cache holds: `tokens` in all, of which `prompt_tokens` are of the prompt `chain`.
 
-    number: int
-    conversation: str | None = None
-    agent: str | None = None
-    kind: Kind = Kind.MAIN
-    busy: bool = False
+    `saved_tokens` of them lie in the store too. `ended_s` is when its last answer ended, on the table's clock.
+    """
+
+    conversation: str
+    agent: str
+    kind: Kind
+    chain: Chain
     tokens: int = 0
+    prompt_tokens: int = 0
+    saved_tokens: int = 0
     stop_reason: StopReason | None = None
     ended_s: float = 0.0
     gap_s: float | None = None
 
-    def take(self, conversation: str, agent: str, kind: Kind, now_s: float) -> None:
-        """The slot is this conversation's from now on, and busy."""
-        if self.conversation != conversation:
-            self.conversation, self.tokens, self.stop_reason, self.gap_s = conversation, 0, None, None
-        elif self.stop_reason is StopReason.TOOL_USE:
-            self.gap_s = learnt_gap_s(self.gap_s, now_s - self.ended_s)
-        self.agent, self.kind, self.busy = agent, kind, True
-
-    def holding(self, now_s: float) -> Holding:
+    def holding(self, slot: int, now_s: float) -> Holding:
         """What would be lost with it."""
         gap_s = self.gap_s if self.stop_reason is StopReason.TOOL_USE else None
-        return Holding(self.number, self.kind, self.tokens, self.stop_reason, now_s - self.ended_s, gap_s)
+        return Holding(slot, self.kind, self.tokens, self.stop_reason, now_s - self.ended_s, gap_s)
+
+    def of_use_for(self, chain: Chain) -> int:
+        """Tokens of a prompt that are held already, about."""
+        return min(self.tokens, common_tokens(self.chain, self.prompt_tokens, chain))
 
 
+@dataclass(slots=True)
+class Slot:
+    """One sequence of the engine. `owner` is the conversation it is kept for; what it holds outlives its owner.
+
+    `kept` marks it as taken by the worker itself, which saves it: that takes a moment, not an answer's time.
+    """
+
+    number: int
+    owner: str | None = None
+    busy: bool = False
+    kept: bool = False
+    held: Held | None = None
+    gone: Gone = Gone.NEW  # to its present holder: why it did not find its own cache here
+
+
+@dataclass(slots=True)
 class SlotTable:
     """The slots of one engine, shared by the threads of a worker."""
 
-    def __init__(self, slots: int, clock: Callable[[], float] = monotonic) -> None:
-        self._slots = [Slot(number) for number in range(slots)]
-        self._clock = clock
-        self._changed = threading.Condition()
+    count: int
+    clock: Callable[[], float] = monotonic
+    slots: list[Slot] = field(init=False)
+    _changed: threading.Condition = field(init=False, default_factory=threading.Condition)
+    _lost: OrderedDict[str, Gone] = field(init=False, default_factory=OrderedDict)
+
+    def __post_init__(self) -> None:
+        self.slots = [Slot(number) for number in range(self.count)]
 
     @contextmanager
-    def hold(self, conversation: str, agent: str, kind: Kind = Kind.MAIN) -> Iterator[Slot]:
+    def hold(self, want: Want, copy_s: float = 0.0) -> Iterator[Slot]:
         """A slot of one's own for one request: the conversation's, else an empty one, else the least valuable.
 
-        Raises EngineLost when none comes free within HOLD_LIMIT_S; the pool starts no more tasks than there are
-        slots, so that means a slot was never given back.
+        `copy_s` is what it would cost to have the conversation's cache in a second slot while its own is answering.
+        What it holds is still its last holder's when the conversation is a new one there; whoever brings the cache in
+        sets `held`. Raises EngineLost when none comes free within HOLD_LIMIT_S; the pool starts no more tasks than
+        there are slots, so that means a slot was never given back.
         """
-        slot = self._take(conversation, agent, kind)
+        slot = self._take(want, copy_s)
         try:
             yield slot
         finally:
-            with self._changed:
-                slot.busy = False
-                slot.ended_s = self._clock()
-                self._changed.notify()
+            self._give_back(slot, used=True)
+
+    @contextmanager
+    def keep(self, choose: Callable[[list[Slot]], Slot | None]) -> Iterator[Slot | None]:
+        """A slot for the worker itself, as `choose` picks it from those that nobody uses; requests wait for it."""
+        with self._changed:
+            slot = choose([slot for slot in self.slots if not slot.busy])
+            if slot is not None:
+                slot.busy = slot.kept = True
+        try:
+            yield slot
+        finally:
+            if slot is not None:
+                self._give_back(slot, used=False)
+
+    def free(self, slot: Slot) -> None:
+        """The slot belongs to nobody any more; what it holds may still serve as somebody's base."""
+        with self._changed:
+            if slot.owner is not None:
+                self._remember(slot.owner, Gone.IDLE)
+            slot.owner = None
+
+    def wait(self, timeout_s: float) -> None:
+        """Until a slot was given back, `timeout_s` at most."""
+        with self._changed:
+            self._changed.wait(timeout_s)
+
+    @property
+    def busy(self) -> int:
+        """How many are answering now."""
+        with self._changed:
+            return sum(slot.busy and not slot.kept for slot in self.slots)
 
     def snapshot(self) -> tuple[SlotInfo, ...]:
         with self._changed:
-            return tuple(
-                SlotInfo(slot=s.number, conversation=s.conversation, agent=s.agent, busy=s.busy, tokens=s.tokens)
-                for s in self._slots
-            )
+            return tuple(_info(slot) for slot in self.slots)
 
-    def _take(self, conversation: str, agent: str, kind: Kind) -> Slot:
+    def _give_back(self, slot: Slot, *, used: bool) -> None:
         with self._changed:
-            if not self._changed.wait_for(lambda: any(not s.busy for s in self._slots), HOLD_LIMIT_S):
+            if used and slot.held is not None:
+                slot.held.ended_s = self.clock()
+            slot.busy = slot.kept = False
+            self._changed.notify_all()
+
+    def _take(self, want: Want, copy_s: float) -> Slot:
+        with self._changed:
+            self._wait_for_own(want, copy_s)
+            if not self._changed.wait_for(lambda: any(not s.busy for s in self.slots), HOLD_LIMIT_S):
                 raise EngineLost("no slot came free; the worker's slots are all held")
-            now_s = self._clock()
-            slot = self._choose(conversation, now_s)
-            slot.take(conversation, agent, kind, now_s)
+            slot = self._choose(want)
+            slot.busy = True
+            self._owned_by(slot, want)
             return slot
 
-    def _choose(self, conversation: str, now_s: float) -> Slot:
-        idle = [slot for slot in self._slots if not slot.busy]
-        own = [slot for slot in idle if slot.conversation == conversation]
+    def _wait_for_own(self, want: Want, copy_s: float) -> None:
+        """A second request of one conversation waits as long as a copy of its cache would cost, then takes a copy: so
+        it never takes more than twice the time of the better choice. One that is only being saved is waited for."""
+
+        def own() -> list[Slot]:
+            return [slot for slot in self.slots if slot.owner == want.conversation]
+
+        self._changed.wait_for(lambda: not any(slot.kept for slot in own()), HOLD_LIMIT_S)
+        if own() and all(slot.busy for slot in own()):
+            self._changed.wait_for(lambda: any(not slot.busy for slot in own()), min(copy_s, HOLD_LIMIT_S))
+
+    def _choose(self, want: Want) -> Slot:
+        idle = [slot for slot in self.slots if not slot.busy]
+        own = [slot for slot in idle if slot.owner == want.conversation]
         if own:
-            return max(own, key=lambda slot: slot.ended_s)  # with a copy in two slots, the fresher one
-        empty = [slot for slot in idle if slot.conversation is None]
+            return max(own, key=lambda slot: slot.held.ended_s if slot.held else 0.0)  # of two copies the fresher one
+        empty = [slot for slot in idle if slot.owner is None]
         if empty:
-            return empty[0]
-        return self._slots[victim(slot.holding(now_s) for slot in idle)]
+            return max(empty, key=lambda slot: (_of_use(slot, want.chain), -slot.number))
+        now_s = self.clock()
+        holdings = [_holding(slot, now_s) for slot in idle]
+        return self.slots[victim(holdings, {slot.number: _of_use(slot, want.chain) for slot in idle})]
+
+    def _owned_by(self, slot: Slot, want: Want) -> None:
+        if slot.owner == want.conversation:
+            slot.gone = Gone.HERE
+            return
+        if slot.owner is not None:
+            self._remember(slot.owner, Gone.EVICTED)
+        copied = any(other.owner == want.conversation for other in self.slots)
+        slot.gone = Gone.COPY if copied else self._lost.pop(want.conversation, Gone.NEW)
+        slot.owner = want.conversation
+
+    def _remember(self, conversation: str, gone: Gone) -> None:
+        self._lost[conversation] = gone
+        self._lost.move_to_end(conversation)
+        while len(self._lost) > REMEMBERED:
+            self._lost.popitem(last=False)
+
+
+def _holding(slot: Slot, now_s: float) -> Holding:
+    return slot.held.holding(slot.number, now_s) if slot.held else Holding(slot.number, Kind.SIDE, 0, None, 0.0)
+
+
+def _of_use(slot: Slot, chain: Chain) -> int:
+    return slot.held.of_use_for(chain) if slot.held else 0
+
+
+def _info(slot: Slot) -> SlotInfo:
+    held = slot.held if slot.owner is not None else None
+    if held is None:
+        return SlotInfo(slot=slot.number, conversation=slot.owner, busy=slot.busy and not slot.kept)
+    return SlotInfo(
+        slot=slot.number,
+        conversation=slot.owner,
+        agent=held.agent,
+        kind=held.kind,
+        busy=slot.busy and not slot.kept,
+        tokens=held.tokens,
+        saved_tokens=held.saved_tokens,
+    )

@@ -5,6 +5,7 @@ Never: Celery's settings, the engine's life, the order of jobs.
 """
 
 import traceback
+from dataclasses import dataclass
 from pathlib import Path
 
 import structlog
@@ -14,11 +15,14 @@ from infra.observability import stages
 from scheduler.claims import Claims
 from scheduler.contract import ClaimedJob, Delta, Finished, GenerationRequest, Started
 from scheduler.packing import unpack
+from scheduler.policy.chain import chain
 from scheduler.stream import Append, Flusher, Writer
-from workers.llama.client import End, Event, Prompt
+from workers.bases import Found, prepare
+from workers.caches import Caches
+from workers.llama.client import End, Event, Generation, Prompt
 from workers.running import Running
 from workers.serving import Serving
-from workers.slots import Slot
+from workers.slots import Slot, Want
 
 log = structlog.get_logger(__name__)
 LEAST_OUTPUT_TOKENS = 16  # with less room than this an answer is of no use
@@ -65,32 +69,41 @@ class Work:
             stages.end(job.id)
 
     def _answer(self, job: ClaimedJob, request: GenerationRequest, answer: Writer) -> None:
-        serving = self._serving
-        with (
-            serving.slots.hold(job.conversation, job.agent, job.kind) as slot,
-            serving.generation(request, slot.number) as generation,
-        ):
-            self._running.attach(job.id, generation)
-            stages.mark("rendered")
-            try:
-                for delta in generation:
-                    answer.write(self._outward(job, request, slot, delta))
-            except PromptTooLong as error:  # whoever refused it, the client is told the same maximum
-                raise PromptTooLong(error.prompt_tokens, self._limit_tokens(job)) from None
+        serving, caches = self._serving, self._ready_caches()
+        prompt = chain(request)
+        want = Want(job.conversation, job.agent, job.kind, prompt)
+        with caches.table.hold(want, caches.copy_s(want)) as slot:
+            found = prepare(caches, serving, self._running, job, request, slot, want)
+            turn = _Turn(job, request, slot, want, caches, found)
+            with serving.generation(request, slot.number) as generation:
+                self._running.attach(job.id, generation)
+                stages.mark("rendered")
+                self._relay(turn, generation, answer)
         if not answer.ended:
             raise EngineLost("the engine ended the answer without a reason")
 
-    def _outward(self, job: ClaimedJob, request: GenerationRequest, slot: Slot, event: Event) -> Delta:
+    def _ready_caches(self) -> Caches:
+        if self._serving.caches is None:
+            raise EngineLost("the engine is not ready")
+        return self._serving.caches
+
+    def _relay(self, turn: "_Turn", generation: Generation, answer: Writer) -> None:
+        try:
+            for event in generation:
+                answer.write(self._outward(turn, event))
+        except PromptTooLong as error:  # whoever refused it, the client is told the same maximum
+            raise PromptTooLong(error.prompt_tokens, self._limit_tokens(turn.job)) from None
+
+    def _outward(self, turn: "_Turn", event: Event) -> Delta:
         """What the client's side is told of an engine's event; the slot's books are kept on the way."""
         if isinstance(event, Prompt):
             stages.mark("prompt")
-            self._check_fits(job, request, event)
-            slot.tokens = event.total_tokens
-            return self._started(job, slot, event)
+            self._check_fits(turn.job, turn.request, event)
+            turn.caches.prompt(turn.slot, turn.want, event)
+            return self._started(turn, event)
         if isinstance(event, End):
-            slot.tokens = event.prompt_tokens + event.output_tokens
-            slot.stop_reason = event.stop_reason
-            return self._finished(event)
+            turn.caches.ended(turn.slot, event)
+            return self._finished(turn, event)
         stages.mark("token")
         return event
 
@@ -105,28 +118,45 @@ class Work:
         if context_tokens - prompt.total_tokens < min(LEAST_OUTPUT_TOKENS, request.max_tokens):
             raise NoRoomForOutput(prompt.total_tokens, request.max_tokens, context_tokens)
 
-    def _started(self, job: ClaimedJob, slot: Slot, prompt: Prompt) -> Started:
+    def _started(self, turn: "_Turn", prompt: Prompt) -> Started:
         return Started(
             worker=self._serving.name,
-            slot=slot.number,
-            attempt=job.attempt,
-            queue_ms=job.queue_ms,
+            slot=turn.slot.number,
+            attempt=turn.job.attempt,
+            queue_ms=turn.job.queue_ms,
             prompt_tokens=prompt.total_tokens,
-            cached_tokens=prompt.cached_tokens,
+            cached_tokens=turn.found.cached_tokens(prompt.cached_tokens),
+            source=turn.found.brought.source,
+            gone=turn.slot.gone,
+            restored_tokens=turn.found.brought.restored_tokens,
+            restore_ms=turn.found.brought.restore_ms,
+            engine_run=turn.caches.run,
         )
 
-    def _finished(self, end: End) -> Finished:
+    def _finished(self, turn: "_Turn", end: End) -> Finished:
         return Finished(
             stop_reason=end.stop_reason,
             stop_sequence=end.stop_sequence,
             prompt_tokens=end.prompt_tokens,
-            cached_tokens=end.cached_tokens,
+            cached_tokens=turn.found.cached_tokens(end.cached_tokens),
             output_tokens=end.output_tokens,
-            prefill_ms=end.prefill_ms,
+            prefill_ms=end.prefill_ms + turn.found.laid_ms,
             decode_ms=end.decode_ms,
             model_hash=self._serving.model_hash,
             engine_bytes=self._serving.engine_bytes(),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """One request in its slot."""
+
+    job: ClaimedJob
+    request: GenerationRequest
+    slot: Slot
+    want: Want
+    caches: Caches
+    found: Found
 
 
 def _reason(error: Exception) -> str:

@@ -13,8 +13,9 @@ chance to return within the next `HORIZON_S` after `idle` seconds of silence is 
 falls with silence but never jumps, and needs one parameter, the usual gap.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from scheduler.contract import Kind, StopReason
 
@@ -22,7 +23,9 @@ HORIZON_S = 60.0
 TOOL_GAP_S = 5.0  # until a conversation has shown gaps of its own
 HUMAN_GAP_S = 120.0
 OVER_CHANCE = 0.001  # nearly nothing, so that of two that are over the cheaper one goes first
+WORTHLESS_TOKENS = 100.0
 LEARNT = 0.3
+_NO_USE: Mapping[int, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +40,19 @@ class Holding:
     gap_s: float | None = None
 
 
-def victim(holdings: Iterable[Holding]) -> int:
-    """The slot whose loss costs least; of equals the longest idle, then the lowest. Needs one holding at least."""
-    return min(holdings, key=lambda holding: (value(holding), -holding.idle_s, holding.slot)).slot
+def victim(holdings: Iterable[Holding], of_use: Mapping[int, int] = _NO_USE) -> int:
+    """The slot whose loss costs least; of equals the longest idle, then the lowest. Needs one holding at least.
+
+    Of those that are worth nothing, one that holds a beginning of the new prompt goes first: `of_use` says for each
+    slot how many tokens of it.
+    """
+
+    def cost(holding: Holding) -> tuple[float, int, float, float, int]:
+        lost = value(holding)
+        useful = of_use.get(holding.slot, 0) if lost <= WORTHLESS_TOKENS else 0
+        return max(lost, WORTHLESS_TOKENS), -useful, lost, -holding.idle_s, holding.slot
+
+    return min(holdings, key=cost).slot
 
 
 def value(holding: Holding) -> float:
@@ -47,13 +60,13 @@ def value(holding: Holding) -> float:
     return holding.tokens * chance(holding)
 
 
-def chance(holding: Holding) -> float:
-    """Between 0 and 1: that the conversation comes back within HORIZON_S."""
+def chance(holding: Holding, horizon_s: float = HORIZON_S) -> float:
+    """Between 0 and 1: that the conversation comes back within `horizon_s`."""
     reason = holding.stop_reason
     if holding.kind is Kind.SIDE or (holding.kind is Kind.SUBAGENT and reason is not StopReason.TOOL_USE):
         return OVER_CHANCE
     usual_s = holding.gap_s if holding.gap_s is not None else _usual_gap_s(reason)
-    return HORIZON_S / (HORIZON_S + usual_s + max(0.0, holding.idle_s))
+    return horizon_s / (horizon_s + usual_s + max(0.0, holding.idle_s))
 
 
 def learnt_gap_s(before_s: float | None, seen_s: float) -> float:

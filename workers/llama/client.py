@@ -1,11 +1,12 @@
 """Speaks HTTP to one llama-server.
 
-Owns: its address and key, the counting of a prompt, and the way to a new answer (`generation`).
+Owns: its address and key, counting a prompt, saving and restoring a slot, and the way to a new answer (`generation`).
 Never: retries, and never keeps a connection: the engine closes kept ones after about 100 requests, in the middle of the
 next one.
 """
 
 import http.client
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,11 +17,31 @@ from infra.errors import EngineLost, EngineTimeout
 from workers.llama.generation import Deadlines, Event, Generation, lost, translated
 from workers.llama.parse import AnswerRules, End, Prompt
 
-__all__ = ["AnswerRules", "Deadlines", "End", "EngineClient", "Event", "Generation", "Prompt"]
+__all__ = ["AnswerRules", "Deadlines", "End", "EngineClient", "Event", "Generation", "Moved", "Prefilled", "Prompt"]
 
 COUNT_PATH = "/v1/chat/completions/input_tokens"
 CONNECT_TIMEOUT_S = 5.0
 COUNT_TIMEOUT_S = 10.0
+MOVE_TIMEOUT_S = 120.0  # 40 GB at the speed of a plain disk
+PROMPT_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A slot's cache that went to a file or came from one."""
+
+    tokens: int
+    size_bytes: int
+    took_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Prefilled:
+    """What a bare prompt cost: its length, how much of it the slot held already, and the prefill of the rest."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    prefill_ms: float
 
 
 class EngineClient:
@@ -52,23 +73,55 @@ class EngineClient:
 
         Raises EngineLost (also while the model loads, and once this client was closed), EngineTimeout or EngineRefused.
         """
+        return _number(self._post(COUNT_PATH, body, COUNT_TIMEOUT_S), "input_tokens")
+
+    def save(self, slot: int, file: str) -> Moved:
+        """Write a slot's cache to `file` in the engine's folder; the engine's answers stand still meanwhile.
+
+        Raises EngineLost, EngineTimeout or EngineRefused.
+        """
+        answer = self._post(f"/slots/{slot}?action=save", {"filename": file}, MOVE_TIMEOUT_S)
+        took_ms = float(answer.get("timings", {}).get("save_ms", 0.0))
+        return Moved(_number(answer, "n_saved"), _number(answer, "n_written"), took_ms)
+
+    def restore(self, slot: int, file: str) -> Moved:
+        """Fill a slot from `file`; after a failure the slot is empty. Raises as `save`."""
+        answer = self._post(f"/slots/{slot}?action=restore", {"filename": file}, MOVE_TIMEOUT_S)
+        took_ms = float(answer.get("timings", {}).get("restore_ms", 0.0))
+        return Moved(_number(answer, "n_restored"), _number(answer, "n_read"), took_ms)
+
+    def prefill(self, prompt: str, slot: int) -> Prefilled:
+        """A bare prompt without a template, and one token. Raises as `save`."""
+        body = {"prompt": prompt, "n_predict": 1, "id_slot": slot, "cache_prompt": True}
+        timings = self._post("/completion", body, PROMPT_TIMEOUT_S).get("timings", {})
+        new, cached = _number(timings, "prompt_n"), _number(timings, "cache_n")
+        return Prefilled(new + cached, cached, float(timings.get("prompt_ms", 0.0)))
+
+    def close(self) -> None:
+        """From any thread, at any time; what runs or comes later, but for a generation, raises EngineLost."""
+        self._control.close()
+
+    def _post(self, path: str, body: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        limit = httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S)
         try:
-            response = self._control.post(COUNT_PATH, content=orjson.dumps(body))
+            response = self._control.post(path, content=orjson.dumps(body), timeout=limit)
         except httpx.TimeoutException:
-            raise EngineTimeout("the engine did not count the prompt in time") from None
+            raise EngineTimeout(f"the engine did not answer {path} within {timeout_s:g} s") from None
         except (httpx.HTTPError, RuntimeError) as error:  # RuntimeError: another thread closed this client
             raise lost(error) from None
         if response.status_code != http.client.OK:
             raise translated(response.status_code, response.content)
-        return _counted(response.content)
+        try:
+            answer = orjson.loads(response.content)
+        except orjson.JSONDecodeError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise EngineLost("the engine's answer is no JSON object")
+        return answer
 
-    def close(self) -> None:
-        """From any thread, at any time; a count that runs or comes later raises EngineLost."""
-        self._control.close()
 
-
-def _counted(answer: bytes) -> int:
+def _number(answer: dict[str, Any], name: str) -> int:
     try:
-        return int(orjson.loads(answer)["input_tokens"])
+        return int(answer[name])
     except (ValueError, KeyError, TypeError):
-        raise EngineLost("the engine's answer holds no count") from None
+        raise EngineLost(f"the engine's answer holds no {name}") from None

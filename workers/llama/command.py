@@ -95,6 +95,7 @@ def command(
         *("--cache-ram", "0"),
         *("-t", threads, "-tb", threads, "--threads-http", str(2 * shape.engine_slots + CONTROL_THREADS)),
         *("--jinja", "--metrics", "--slots", "--no-webui"),
+        *_store_arguments(settings),
         *(("--chat-template-file", str(profile.chat_template_file)) if profile.chat_template_file else ()),
         *(("--temp", str(profile.temperature)) if profile.temperature is not None else ()),
         *extra,
@@ -131,6 +132,12 @@ def _model_arguments(engine: Engine, model_path: Path | HfModel) -> Sequence[str
     if engine.kind == "embedded":
         raise StartError("model", "the embedded engine cannot download it: pip install '.[hf]' in Corral's folder")
     return ("-hf", model_path.reference)
+
+
+def _store_arguments(settings: Settings) -> Sequence[str]:
+    """Without its folder the engine would not start; that the folder is missing is told by whoever made it."""
+    folder = settings.store_folder
+    return ("--slot-save-path", str(folder)) if folder is not None and folder.is_dir() else ()
 
 
 def _flag(argument: str) -> str:

@@ -2,7 +2,8 @@
 
 import random
 import threading
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 import pytest
 from hypothesis import given
@@ -10,14 +11,32 @@ from hypothesis import strategies as st
 
 from infra.errors import EngineLost
 from scheduler.contract import Kind, StopReason
+from scheduler.policy.chain import Chain
+from scheduler.policy.eviction import learnt_gap_s
 from workers import slots
-from workers.slots import SlotTable
+from workers.slots import Held, Slot, SlotTable, Want
 
 pytestmark = pytest.mark.unit
 
 
+NOTHING = Chain("", "", (), (0,))
+
+
+def want(conversation: str, kind: Kind = Kind.MAIN, agent: str = "agent") -> Want:
+    return Want(conversation, agent, kind, NOTHING)
+
+
+@contextmanager
+def held(table: SlotTable, wanted: Want) -> Iterator[Slot]:
+    """The slot, and what it holds is the conversation's."""
+    with table.hold(wanted) as slot:
+        if slot.held is None or slot.held.conversation != wanted.conversation:
+            slot.held = Held(wanted.conversation, wanted.agent, wanted.kind, wanted.chain)
+        yield slot
+
+
 def use(table: SlotTable, conversation: str) -> int:
-    with table.hold(conversation, "agent") as slot:
+    with held(table, want(conversation)) as slot:
         return slot.number
 
 
@@ -35,8 +54,11 @@ def test_an_empty_slot_is_taken_before_anybody_elses() -> None:
 
 
 def answered(table: SlotTable, conversation: str, kind: Kind, reason: StopReason, tokens: int = 1000) -> int:
-    with table.hold(conversation, "agent", kind) as slot:
-        slot.tokens, slot.stop_reason = tokens, reason
+    with held(table, want(conversation, kind)) as slot:
+        assert slot.held is not None
+        if slot.held.stop_reason is StopReason.TOOL_USE:
+            slot.held.gap_s = learnt_gap_s(slot.held.gap_s, table.clock() - slot.held.ended_s)
+        slot.held.tokens, slot.held.stop_reason = tokens, reason
         return slot.number
 
 
@@ -76,46 +98,36 @@ def test_the_longest_unused_conversation_loses_its_slot() -> None:
 
 def test_a_second_request_of_a_busy_conversation_gets_another_slot() -> None:
     table = SlotTable(2)
-    with table.hold("a", "agent") as one, table.hold("a", "agent") as two:
+    with table.hold(want("a")) as one, table.hold(want("a")) as two:
         assert one.number != two.number
 
 
 def test_with_a_copy_in_two_slots_the_fresher_one_is_used() -> None:
     table = SlotTable(2)
     with ExitStack() as outer:
-        one = outer.enter_context(table.hold("a", "agent"))
+        one = outer.enter_context(held(table, want("a")))
         use(table, "a")
     assert use(table, "a") == one.number
 
 
 def test_a_slot_is_given_back_when_its_request_fails() -> None:
     table = SlotTable(1)
-    with pytest.raises(KeyError), table.hold("a", "agent"):
+    with pytest.raises(KeyError), table.hold(want("a")):
         raise KeyError
     assert [info.busy for info in table.snapshot()] == [False]
-
-
-def test_a_new_conversation_starts_with_no_tokens() -> None:
-    table = SlotTable(1)
-    with table.hold("a", "one") as slot:
-        slot.tokens = 99
-    assert (table.snapshot()[0].conversation, table.snapshot()[0].tokens) == ("a", 99)
-    with table.hold("b", "two") as slot:
-        assert slot.tokens == 0
-    assert (table.snapshot()[0].conversation, table.snapshot()[0].agent) == ("b", "two")
 
 
 def test_one_who_finds_no_slot_is_told_so_and_not_left_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots, "HOLD_LIMIT_S", 0)
     table = SlotTable(1)
-    with table.hold("a", "agent"), pytest.raises(EngineLost, match="slot"), table.hold("b", "agent"):
+    with table.hold(want("a")), pytest.raises(EngineLost, match="slot"), table.hold(want("b")):
         pass
 
 
 def test_one_who_waits_gets_the_slot_that_is_given_back() -> None:
     table = SlotTable(1)
     got: list[int] = []
-    with table.hold("a", "agent"):
+    with table.hold(want("a")):
         waiter = threading.Thread(target=lambda: got.append(use(table, "b")))
         waiter.start()
     waiter.join()
@@ -130,7 +142,7 @@ def test_threads_never_hold_one_slot_together() -> None:
     def run(seed: int) -> None:
         dice = random.Random(seed)
         for _ in range(200):
-            with table.hold(f"c{dice.randrange(6)}", "agent") as slot:
+            with table.hold(want(f"c{dice.randrange(6)}")) as slot:
                 holders[slot.number] += 1
                 seen.append(holders[slot.number])
                 holders[slot.number] -= 1

@@ -24,7 +24,9 @@ from scheduler.contract import (
 )
 from scheduler.packing import pack
 from scheduler.stream import Append, Flusher
+from workers.caches import Caches
 from workers.llama.client import End, Prompt
+from workers.meter import Meter, WriteBudget
 from workers.running import Running
 from workers.serving import Serving
 from workers.slots import SlotTable
@@ -79,7 +81,7 @@ class Engine:
     context_tokens, prompt_limit_tokens, model_hash = CONTEXT, LIMIT, "hash"
 
     def __init__(self, *events: object, usable: int = 1) -> None:
-        self.slots = SlotTable(1)
+        self.caches = Caches(SlotTable(1), cast(Any, None), None, Meter(), WriteBudget(1), "no store here")
         self.events = events
         self.usable = usable
         self.doubts = 0
@@ -110,7 +112,7 @@ def run(engine: Engine, lines: Lines | None = None) -> Pen:
     with Flusher(1) as flusher:
         work = Work(cast(Claims, lines or Lines(BODY)), pen, flusher, Running(), cast(Serving, cast(Any, engine)))
         work.generate("ticket", "me", 5)
-    assert not any(slot.busy for slot in engine.slots.snapshot())
+    assert not any(slot.busy for slot in engine.caches.table.snapshot())
     return pen
 
 
@@ -128,11 +130,11 @@ def failed(pen: Pen) -> Failed:
 def test_an_answer_goes_from_started_to_finished() -> None:
     engine = Engine(prompt(), TextDelta("a"), TextDelta("b"), END)
     pen = run(engine)
-    assert pen.written[0] == Started("w1", 0, 1, 7, 10, 4)
+    assert pen.written[0] == Started("w1", 0, 1, 7, 10, 4, engine_run=engine.caches.run)
     assert pen.written[1:3] == [TextDelta("a"), TextDelta("b")]
     assert pen.written[3] == Finished(StopReason.END_TURN, None, 10, 4, 2, 1, 1, "hash", 5)
     assert pen.finals == ["done"]
-    assert [(slot.conversation, slot.tokens) for slot in engine.slots.snapshot()] == [("c", 12)]
+    assert [(slot.conversation, slot.tokens) for slot in engine.caches.table.snapshot()] == [("c", 12)]
 
 
 def test_a_ticket_for_an_empty_line_does_nothing() -> None:

@@ -1,0 +1,120 @@
+"""Tidies the slots in the gaps between answers.
+
+Owns: the thread that saves what would be lost next, what has doubled, and what nobody has used for long; the freeing of
+idle slots; the saves of a drain.
+Never: takes a slot that a request uses, decides what a save is worth (`policy.swap`).
+"""
+
+import threading
+from collections.abc import Callable
+from time import monotonic
+
+import structlog
+
+from scheduler.policy.eviction import value, victim
+from scheduler.policy.swap import due_for_checkpoint, worth_saving
+from workers.caches import Caches
+from workers.serving import Serving
+from workers.slots import Slot
+
+log = structlog.get_logger(__name__)
+TICK_S = 1.0
+
+
+def keep_forever(serving: Serving, idle_slot_s: float, stopping: threading.Event) -> None:
+    """Tidy after each answer, and each second, until `stopping`. Nothing ends it before: nobody starts it again."""
+    while not stopping.is_set():
+        caches = serving.caches
+        if caches is None:
+            stopping.wait(TICK_S)
+            continue
+        caches.table.wait(TICK_S)
+        try:
+            tidy(caches, idle_slot_s)
+        except Exception as error:
+            log.warning("not_tidied", error=type(error).__name__)
+            stopping.wait(TICK_S)
+
+
+def tidy(caches: Caches, idle_slot_s: float) -> None:
+    """Everything that is due now."""
+    caches.describe()
+    while _free_one(caches, idle_slot_s) or _save_one(caches):
+        caches.describe()
+
+
+def save_all(caches: Caches, limit_s: float) -> None:
+    """Save every conversation that may come back, the most valuable first, for about `limit_s`."""
+    ends_s = monotonic() + limit_s
+    tried: set[int] = set()
+
+    def next_one(idle: list[Slot]) -> Slot | None:
+        due = [slot for slot in idle if slot.number not in tried and _worth(caches, slot, 0)]
+        return max(due, key=lambda slot: _value(caches, slot), default=None)
+
+    while monotonic() < ends_s:
+        with caches.table.keep(next_one) as slot:
+            if slot is None:
+                break
+            tried.add(slot.number)
+            caches.save(slot)
+    caches.describe()
+
+
+def _free_one(caches: Caches, idle_slot_s: float) -> bool:
+    def idle_too_long(idle: list[Slot]) -> Slot | None:
+        now_s = caches.table.clock()
+        long_idle = (s for s in idle if s.owner and s.held and now_s - s.held.ended_s >= idle_slot_s)
+        return next(long_idle, None)
+
+    with caches.table.keep(idle_too_long) as slot:
+        if slot is None:
+            return False
+        if _worth(caches, slot, 0):
+            caches.save(slot)
+        caches.table.free(slot)
+        return True
+
+
+def _save_one(caches: Caches) -> bool:
+    with caches.table.keep(_due(caches)) as slot:
+        if slot is None or slot.held is None:
+            return False
+        caches.budget.spend(slot.held.tokens * caches.meter.info("", 0).bytes_per_token)
+        return caches.save(slot)
+
+
+def _due(caches: Caches) -> Callable[[list[Slot]], Slot | None]:
+    """The next victim while every slot has an owner, so that taking its place will cost nothing; else one whose tokens
+    have doubled since it was saved, so that a crash costs half of its prefill at most."""
+
+    def choose(idle: list[Slot]) -> Slot | None:
+        answering = caches.table.count - len(idle)
+        owned = [slot for slot in idle if slot.owner is not None and slot.held is not None]
+        now_s = caches.table.clock()
+        candidates = [slot for slot in owned if slot.held and _affordable(caches, slot)]
+        if owned and len(owned) == len(idle):
+            next_victim = victim(s.held.holding(s.number, now_s) for s in owned if s.held)
+            candidates.sort(key=lambda slot: slot.number != next_victim)
+            if candidates and candidates[0].number == next_victim and _worth(caches, candidates[0], answering):
+                return candidates[0]
+        doubled = (s for s in candidates if s.held and due_for_checkpoint(s.held.tokens, s.held.saved_tokens))
+        return next((slot for slot in doubled if _worth(caches, slot, answering)), None)
+
+    return choose
+
+
+def _affordable(caches: Caches, slot: Slot) -> bool:
+    speeds = caches.speeds
+    return bool(speeds and slot.held and caches.budget.allows(slot.held.tokens * speeds.bytes_per_token))
+
+
+def _worth(caches: Caches, slot: Slot, answering: int) -> bool:
+    speeds, held = caches.speeds, slot.held
+    if speeds is None or held is None or slot.owner is None:
+        return False
+    return worth_saving(held.holding(slot.number, caches.table.clock()), held.saved_tokens, answering, speeds)
+
+
+def _value(caches: Caches, slot: Slot) -> float:
+    return value(slot.held.holding(slot.number, caches.table.clock())) if slot.held else 0.0

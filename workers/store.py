@@ -1,0 +1,242 @@
+"""The store of saved caches: files in one folder that the workers of a host, or of a network folder, share.
+
+Owns: the files' names, their descriptions and checksums, and the bounds of the folder.
+Never: speaks to an engine, judges what pays (`policy.swap`).
+
+    <space>.<what>.<random>.kv    a slot's cache, written by the engine
+    <space>.<what>.json           its description: there only when the file is whole, so it is written last
+
+`space` tells apart what must not be mixed: model, engine build, KV types, window, further flags. `what` is
+`c-<conversation>` or `b-<base>`. A file is never changed, only replaced by another with a new random part; one that is
+removed while somebody reads it stays readable to him.
+"""
+
+import fcntl
+import json
+import re
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import xxhash
+
+from infra.errors import StoreError
+from scheduler.policy.chain import Chain
+from scheduler.policy.swap import Stored, to_remove
+
+UNFINISHED_S = 600.0  # a file without a description that is older was left by a worker that died
+READ_BYTES = 4 * 2**20
+SPARE_BYTES = 256 * 2**20  # of the disk; the last of it belongs to others
+POLL_S = 0.02
+DATA_NAME = re.compile(r".+\.(c|b)-[0-9a-f]+\.[0-9a-f]{8}\.kv")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A saved cache: `tokens` in all, of which `prompt_tokens` are of the prompt `chain`."""
+
+    what: str
+    file: str
+    size_bytes: int
+    checksum: str
+    chain: Chain
+    prompt_tokens: int
+    tokens: int
+    return_chance: float
+    uses: int = 0
+
+
+def conversation_name(conversation: str) -> str:
+    return f"c-{conversation}"
+
+
+def base_name(base: str) -> str:
+    return f"b-{base}"
+
+
+class Store:
+    """One space of the folder. Safe to use from several threads, beside other workers' processes."""
+
+    def __init__(self, folder: Path, space: str, limit_bytes: int, age_s: float) -> None:
+        self._folder = folder
+        self._space = space
+        self._limit_bytes = limit_bytes
+        self._age_s = age_s
+        self._fresh: dict[str, Entry] = {}  # written by this process, not yet described
+        self._lock = threading.Lock()
+        self.used_bytes = 0
+
+    def new_file(self, what: str, size_bytes: int) -> str:
+        """A name for the engine to write to. Raises StoreError when the folder or the disk has no room for it."""
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            free = shutil.disk_usage(self._folder).free
+        except OSError as error:
+            raise StoreError("folder", f"{self._folder}: {error.strerror}") from None
+        if size_bytes > self._limit_bytes:
+            raise StoreError("limit", f"{size_bytes} bytes are more than store_limit_bytes ({self._limit_bytes})")
+        if free < size_bytes + SPARE_BYTES:
+            raise StoreError("disk", f"{self._folder}: the disk is full ({free} bytes are free)")
+        return f"{self._space}.{what}.{secrets.token_hex(4)}.kv"
+
+    def written(self, entry: Entry) -> None:
+        """The engine has written it: from now on it is found here; `describe` makes it everyone's."""
+        with self._lock:
+            self._fresh[entry.what] = entry
+
+    def describe(self, entry: Entry) -> None:
+        """Read the file once for its checksum, then make it the one of its name. Raises StoreError.
+
+        A slow reading of a large file, so not on a request's path.
+        """
+        old = self._read(entry.what)
+        described = replace(entry, checksum=self._checksum(entry.file))
+        self._write(described)
+        with self._lock:
+            if self._fresh.get(entry.what) == entry:
+                del self._fresh[entry.what]
+        if old is not None and old.file != entry.file:
+            self._unlink(old.file)
+
+    def find(self, what: str) -> Entry | None:
+        """The saved cache of this name, if there is one."""
+        with self._lock:
+            fresh = self._fresh.get(what)
+        return fresh or self._read(what)
+
+    def check(self, entry: Entry) -> None:
+        """Raises StoreError when the file is not what was written. One that this process wrote a moment ago and has
+        not read for its checksum yet is checked by its size."""
+        try:
+            size_bytes = (self._folder / entry.file).stat().st_size
+        except OSError as error:
+            raise StoreError("missing", f"{entry.file}: {error.strerror}") from None
+        if size_bytes != entry.size_bytes:
+            raise StoreError("size", f"{entry.file}: {size_bytes} bytes of {entry.size_bytes}")
+        if entry.checksum and self._checksum(entry.file) != entry.checksum:
+            raise StoreError("checksum", f"{entry.file}: its content has changed since it was written")
+
+    def used(self, entry: Entry) -> None:
+        """Count a restore: what is used is kept. Nothing is lost when that fails."""
+        if entry.checksum:
+            self._write(replace(entry, uses=entry.uses + 1))
+
+    def discard(self, entry: Entry) -> None:
+        """A file that cannot be used goes, with its description."""
+        with self._lock:
+            if self._fresh.get(entry.what) == entry:
+                del self._fresh[entry.what]
+        current = self._read(entry.what)
+        if current is not None and current.file == entry.file:
+            self._unlink(self._description(entry.what).name)
+        self._unlink(entry.file)
+
+    def remove(self, file: str) -> None:
+        """Remove a file that never had a description. Raises StoreError."""
+        self._unlink(file)
+
+    def sweep(self) -> None:
+        """Keep the folder within its bounds, whichever worker's files go. Raises StoreError."""
+        with self._only_one("sweep.lock") as mine:
+            if mine:
+                self._sweep()
+
+    @contextmanager
+    def making(self, what: str, limit_s: float, stopped: threading.Event) -> Iterator[bool]:
+        """One at a time makes a file that all workers want; the others wait for it, `limit_s` at most.
+
+        True: it is this one's to make. False: `stopped` was set, or it took too long. Raises StoreError.
+        """
+        ends_s = time.monotonic() + limit_s
+        while True:
+            with self._only_one(f"{self._space}.{what}.lock") as mine:
+                if mine or stopped.is_set() or time.monotonic() > ends_s:
+                    yield mine
+                    return
+            stopped.wait(POLL_S)
+
+    @contextmanager
+    def _only_one(self, name: str) -> Iterator[bool]:
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            file = (self._folder / name).open("w")
+        except OSError as error:
+            raise StoreError("folder", f"{self._folder}: {error.strerror}") from None
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                yield False
+            else:
+                yield True  # closing the file gives the lock back
+
+    def _sweep(self) -> None:
+        now_s = time.time()
+        described = {path.name: entry for path in self._folder.glob("*.json") if (entry := _entry(path))}
+        known = {entry.file for entry in described.values()} | {entry.file for entry in list(self._fresh.values())}
+        stored = [
+            Stored(name, e.size_bytes, e.tokens, e.return_chance, e.uses, now_s - _changed_s(self._folder / name))
+            for name, e in described.items()
+        ]
+        for name in to_remove(stored, self._limit_bytes, self._age_s):
+            self._unlink(name)
+            self._unlink(described.pop(name).file)
+        for path in self._folder.glob("*.kv"):
+            if path.name not in known and DATA_NAME.fullmatch(path.name) and now_s - _changed_s(path) > UNFINISHED_S:
+                self._unlink(path.name)
+        self.used_bytes = sum(entry.size_bytes for entry in described.values())
+
+    def _description(self, what: str) -> Path:
+        return self._folder / f"{self._space}.{what}.json"
+
+    def _read(self, what: str) -> Entry | None:
+        return _entry(self._description(what))
+
+    def _write(self, entry: Entry) -> None:
+        path = self._description(entry.what)
+        unfinished = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
+        try:
+            unfinished.write_text(json.dumps(asdict(entry)))
+            unfinished.replace(path)
+        except OSError as error:
+            unfinished.unlink(missing_ok=True)
+            raise StoreError("folder", f"{path}: {error.strerror}") from None
+
+    def _checksum(self, file: str) -> str:
+        digest = xxhash.xxh3_128()
+        try:
+            with (self._folder / file).open("rb") as data:
+                while block := data.read(READ_BYTES):
+                    digest.update(block)
+        except OSError as error:
+            raise StoreError("missing", f"{file}: {error.strerror}") from None
+        return digest.hexdigest()
+
+    def _unlink(self, name: str) -> None:
+        try:
+            (self._folder / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise StoreError("folder", f"{name}: {error.strerror}") from None
+
+
+def _entry(path: Path) -> Entry | None:
+    """None when it is not there, was removed this moment, or is not a description."""
+    try:
+        fields = json.loads(path.read_text())
+        links = fields["chain"]
+        held = Chain(links["system"], links["tools"], tuple(links["messages"]), tuple(links["characters"]))
+        return Entry(**(fields | {"chain": held}))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _changed_s(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return time.time()

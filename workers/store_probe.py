@@ -1,0 +1,114 @@
+"""Whether saved caches help this model on this engine: tried once, and remembered in the store.
+
+Owns: the space of the store that is safe for this engine, and the probe that decides if it is used.
+Never: keeps a conversation.
+"""
+
+import json
+import re
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import structlog
+
+from infra import engine_options
+from infra.config import Settings
+from infra.errors import EngineError, StoreError
+from scheduler.policy.swap import Speeds
+from workers.llama.client import EngineClient
+from workers.meter import Meter
+from workers.store import Store
+
+log = structlog.get_logger(__name__)
+LEAST_NUMBERS = 260  # about 600 to 1,000 tokens, as numbers of three digits are one to three each
+LEAST_REUSED = 0.9
+NO_USE = "this model's saved caches are of no use: restored {cached} of {tokens} tokens (sliding window or recurrent)"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`off` says why nothing is saved; empty: saving works, at these speeds."""
+
+    off: str
+    speeds: Speeds | None = None
+
+
+def prepare(settings: Settings) -> str:
+    """Make the store's folder. Returns why it cannot be used, or the empty text."""
+    folder = settings.store_folder
+    if folder is None:
+        return "store_dir is off"
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (folder / ".writable").touch()
+    except OSError as error:
+        return f"{folder} cannot be used: {error.strerror}"
+    return ""
+
+
+def space(settings: Settings, model_hash: str, build: str, context_tokens: int) -> str:
+    """What must be equal for a saved cache to fit: model, engine build, KV types, window, and the further flags, of
+    which any may change how a cache is laid out."""
+    kinds = engine_options.read(settings.engine_args)
+    flags = sha256(" ".join(engine_options.split(settings.engine_args)).encode()).hexdigest()[:8]
+    named = f"{model_hash}-{build}-{kinds.key_type}-{kinds.value_type}-{context_tokens}-{flags}"
+    return re.sub(r"[^A-Za-z0-9_-]+", "_", named)[:120]
+
+
+def decide(client: EngineClient, store: Store, folder: Path, name: str, slots: int, window: int) -> Verdict:
+    """The remembered verdict of this space, else that of a probe, remembered unless it failed for another reason.
+
+    `window` is the widest sliding window of the model in tokens, 0 for none: the probe's prompt must be longer.
+    """
+    known = _remembered(folder / f"{name}.probe.json")
+    if known is not None:
+        return known
+    try:
+        verdict = _probe(client, store, slots, max(LEAST_NUMBERS, window))
+    except (EngineError, StoreError) as error:
+        log.warning("store_not_probed", reason=error.message)
+        return Verdict(f"the probe failed: {error.message}")
+    log.info("store_probed", off=verdict.off)
+    _remember(folder / f"{name}.probe.json", verdict)
+    return verdict
+
+
+def _probe(client: EngineClient, store: Store, slots: int, numbers: int) -> Verdict:
+    """Prefill, save, restore into another slot, and ask with another end: how much was found?"""
+    meter = Meter()
+    text = " ".join(str(100 + number % 900) for number in range(numbers))
+    first, other = 0, slots - 1
+    asked = client.prefill(f"{text} alpha", first)
+    file = store.new_file("c-0", 0)
+    saved = client.save(first, file)
+    try:
+        if other == first:
+            client.prefill("omega", first)  # so that what is found was restored
+        restored = client.restore(other, file)
+        again = client.prefill(f"{text} omega", other)
+    finally:
+        store.remove(file)
+    if again.cached_tokens < LEAST_REUSED * asked.prompt_tokens:
+        return Verdict(NO_USE.format(cached=again.cached_tokens, tokens=asked.prompt_tokens))
+    meter.prefilled(asked.prompt_tokens - asked.cached_tokens, asked.prefill_ms)
+    meter.saved(saved.size_bytes, saved.tokens, saved.took_ms)
+    meter.restored(restored.size_bytes, restored.took_ms)
+    return Verdict("", meter.speeds) if meter.speeds else Verdict("the probe was too short to measure a speed")
+
+
+def _remembered(path: Path) -> Verdict | None:
+    try:
+        known = json.loads(path.read_text())
+        speeds = Speeds(**known["speeds"]) if known["speeds"] else None
+        return Verdict(str(known["off"]), speeds) if known["off"] or speeds else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _remember(path: Path, verdict: Verdict) -> None:
+    """Only a convenience: the next start probes again if it cannot be written."""
+    try:
+        path.write_text(json.dumps(asdict(verdict)))
+    except OSError as error:
+        log.warning("verdict_not_kept", reason=error.strerror)
