@@ -55,6 +55,15 @@ def line_of(cluster: Cluster, request_id: str) -> dict[str, Any]:
     return cluster.wait_log(lambda line: line.get("event") == "request" and line.get("request_id") == request_id)
 
 
+def test_the_line_says_what_the_normaliser_saved(cluster: Cluster) -> None:
+    attribution = "x-anthropic-billing-header: cc_version=2.1.197; cc_entrypoint=cli;"
+    answers = [cluster.messages("say 3 words", system=words) for words in ("Be brief.", f"{attribution}\nBe brief.")]
+    plain, attributed = (line_of(cluster, answer.headers["request-id"]) for answer in answers)
+    assert plain["normalised_tokens"] == 0
+    assert 0 < attributed["normalised_tokens"] < 60
+    assert attributed["prompt_tokens"] == plain["prompt_tokens"]
+
+
 @pytest.mark.parametrize("stream", [True, False])
 def test_the_line_of_an_answer_has_every_field(cluster: Cluster, stream: bool) -> None:
     answer = cluster.messages("say 3 words", headers=WHO, stream=stream)
