@@ -10,6 +10,7 @@ P(t) be the tokens of its prompt, C(t) those found in a cache, O(t) those genera
   P(t+1) - P(t) - O(t), but never less than 1 (an engine always processes one token); the first turn needs all of P(1).
   Summed over its turns, each token of a conversation is prefilled once, and none that was generated. No allowance is
   made for the last generated token, which an engine has not yet put in its cache: it costs one token a turn.
+- the same over later turns alone, where it shows what routing loses: first turns, with the base, outweigh all else.
 - minimum with a shared base: as above, but system and tools of a kind of conversation are prefilled once per engine,
   not once per conversation.
 - reuse: C / P over later turns. Even a perfect cache stays below 100 %, as a turn brings new words; so `of_reusable`
@@ -42,8 +43,13 @@ class Turn:
 
 
 def minimum(turns: Sequence[Turn]) -> int:
-    """Tokens that a perfect cache per conversation prefills for these answered turns, in order."""
-    return sum(_first(talk) + sum(_new(*pair) for pair in pairwise(talk)) for talk in _talks(turns))
+    """Tokens that a perfect cache per conversation prefills for these answered turns."""
+    return later_minimum(turns) + sum(talk[0].outcome.prompt_tokens for talk in _talks(turns))
+
+
+def later_minimum(turns: Sequence[Turn]) -> int:
+    """The share of the minimum that falls to all turns but each conversation's first."""
+    return sum(_new(*pair) for talk in _talks(turns) for pair in pairwise(talk))
 
 
 def shared_minimum(turns: Sequence[Turn], bases: Mapping[Kind, int], engines: int) -> int:
@@ -59,12 +65,16 @@ def figures(turns: Sequence[Turn], wall_s: float, bases: Mapping[Kind, int]) -> 
     """All figures of one arm. Failed requests count in `failed` only. Engines are those that answered."""
     fine = [turn for turn in turns if turn.outcome.fine]
     prefilled, least = sum(map(_prefilled, fine)), minimum(fine)
+    later, later_least = sum(_prefilled(turn) for turn in fine if turn.number), later_minimum(fine)
     shared = shared_minimum(fine, bases, len({turn.engine for turn in fine}))
     found: Figures = {
         **_kind_figures("", [turn for turn in fine if turn.kind is Kind.MAIN]),
         "prefilled": prefilled,
         "minimum": least,
         "ratio": round(prefilled / max(1, least), 3),
+        "later_prefilled": later,
+        "later_minimum": later_least,
+        "later_ratio": round(later / max(1, later_least), 3),
         "shared_minimum": shared,
         "shared_ratio": round(prefilled / max(1, shared), 3),
         "moves": _moves(fine),
@@ -121,10 +131,6 @@ def _talks(turns: Iterable[Turn]) -> list[list[Turn]]:
     for turn in turns:
         talks[turn.conversation].append(turn)
     return [sorted(talk, key=lambda turn: turn.number) for talk in talks.values()]
-
-
-def _first(talk: Sequence[Turn]) -> int:
-    return talk[0].outcome.prompt_tokens
 
 
 def _new(before: Turn, after: Turn) -> int:
