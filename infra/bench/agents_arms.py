@@ -23,7 +23,7 @@ from infra.config import Settings
 from infra.errors import ConfigError
 
 CORRAL = "corral"
-STORE_OFF = "store_bytes=0"
+STORE_OFF = "store_dir=off"
 
 
 @dataclass(frozen=True, slots=True)
