@@ -14,7 +14,7 @@ from infra.device import MAIN_MEMORY
 from infra.gguf_plan import Memory, Plan
 
 KIB, MIB = 2**10, 2**20
-RIGHT = ("Weights", "KV a token", "A slot", "Buffers", "In all", "Target")
+RIGHT = ("Weights", "KV a token", "A slot", "Buffers", "In all", "May take")
 
 
 def of_workers(settings: Settings, staff: Sequence[WorkerPlan]) -> dict[str, Plan]:
