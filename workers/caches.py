@@ -168,7 +168,7 @@ class Caches:
                 return
             try:
                 store.describe(entry)
-                store.sweep()
+                store.sweep_if_due()
             except StoreError as error:
                 self._trouble(error)
 

@@ -98,10 +98,15 @@ def _due(caches: Caches) -> Callable[[list[Slot]], Slot | None]:
             candidates.sort(key=lambda slot: slot.number != next_victim)
             if candidates and candidates[0].number == next_victim and _worth(caches, candidates[0], answering):
                 return candidates[0]
-        doubled = (s for s in candidates if s.held and due_for_checkpoint(s.held.tokens, s.held.saved_tokens))
+        doubled = (slot for slot in candidates if _due_for_checkpoint(slot, now_s))
         return next((slot for slot in doubled if _worth(caches, slot, answering)), None)
 
     return choose
+
+
+def _due_for_checkpoint(slot: Slot, now_s: float) -> bool:
+    held = slot.held
+    return held is not None and due_for_checkpoint(held.tokens, held.saved_tokens, now_s - held.ended_s)
 
 
 def _affordable(caches: Caches, slot: Slot) -> bool:

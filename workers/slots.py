@@ -21,6 +21,11 @@ HOLD_LIMIT_S = 30.0
 REMEMBERED = 4096  # conversations whose loss can still be explained
 
 
+def _at_once() -> float:
+    """A copy costs nothing."""
+    return 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Want:
     """Who needs a slot, for which prompt."""
@@ -88,10 +93,10 @@ class SlotTable:
         self.slots = [Slot(number) for number in range(self.count)]
 
     @contextmanager
-    def hold(self, want: Want, copy_s: float = 0.0) -> Iterator[Slot]:
+    def hold(self, want: Want, copy_s: Callable[[], float] = _at_once) -> Iterator[Slot]:
         """A slot of one's own for one request: the conversation's, else an empty one, else the least valuable.
 
-        `copy_s` is what it would cost to have the conversation's cache in a second slot while its own is answering.
+        `copy_s` tells what it would cost to have the conversation's cache in a second slot while its own is answering.
         What it holds is still its last holder's when the conversation is a new one there; whoever brings the cache in
         sets `held`. Raises EngineLost when none comes free within HOLD_LIMIT_S; the pool starts no more tasks than
         there are slots, so that means a slot was never given back.
@@ -144,7 +149,7 @@ class SlotTable:
             slot.busy = slot.kept = False
             self._changed.notify_all()
 
-    def _take(self, want: Want, copy_s: float) -> Slot:
+    def _take(self, want: Want, copy_s: Callable[[], float]) -> Slot:
         with self._changed:
             self._wait_for_own(want, copy_s)
             if not self._changed.wait_for(lambda: any(not s.busy for s in self.slots), HOLD_LIMIT_S):
@@ -154,7 +159,7 @@ class SlotTable:
             self._owned_by(slot, want)
             return slot
 
-    def _wait_for_own(self, want: Want, copy_s: float) -> None:
+    def _wait_for_own(self, want: Want, copy_s: Callable[[], float]) -> None:
         """A second request of one conversation waits as long as a copy of its cache would cost, then takes a copy: so
         it never takes more than twice the time of the better choice. One that is only being saved is waited for."""
 
@@ -163,7 +168,7 @@ class SlotTable:
 
         self._changed.wait_for(lambda: not any(slot.kept for slot in own()), HOLD_LIMIT_S)
         if own() and all(slot.busy for slot in own()):
-            self._changed.wait_for(lambda: any(not slot.busy for slot in own()), min(copy_s, HOLD_LIMIT_S))
+            self._changed.wait_for(lambda: any(not slot.busy for slot in own()), min(copy_s(), HOLD_LIMIT_S))
 
     def _choose(self, want: Want) -> Slot:
         idle = [slot for slot in self.slots if not slot.busy]

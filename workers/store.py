@@ -31,6 +31,7 @@ from scheduler.policy.swap import Stored, to_remove
 
 UNFINISHED_S = 600.0  # a file without a description that is older was left by a worker that died
 READ_BYTES = 4 * 2**20
+SWEEP_S = 30.0
 SPARE_BYTES = 256 * 2**20  # of the disk; the last of it belongs to others
 POLL_S = 0.02
 DATA_NAME = re.compile(r".+\.(c|b)-[0-9a-f]+\.[0-9a-f]{8}\.kv")
@@ -69,7 +70,8 @@ class Store:
         self._age_s = age_s
         self._fresh: dict[str, Entry] = {}  # written by this process, not yet described
         self._lock = threading.Lock()
-        self.used_bytes = 0
+        self._sweep_at_s = 0.0
+        self.used_bytes = 0  # of all workers' files, as the last sweep saw it, and of this one's since then
 
     def new_file(self, what: str, size_bytes: int) -> str:
         """A name for the engine to write to. Raises StoreError when the folder or the disk has no room for it."""
@@ -97,6 +99,7 @@ class Store:
         old = self._read(entry.what)
         described = replace(entry, checksum=self._checksum(entry.file))
         self._write(described)
+        self.used_bytes += entry.size_bytes - (old.size_bytes if old is not None else 0)
         with self._lock:
             if self._fresh.get(entry.what) == entry:
                 del self._fresh[entry.what]
@@ -140,8 +143,14 @@ class Store:
         """Remove a file that never had a description. Raises StoreError."""
         self._unlink(file)
 
+    def sweep_if_due(self) -> None:
+        """`sweep` when the folder may have outgrown its bounds, else now and then: it reads every description."""
+        if self.used_bytes > self._limit_bytes or time.monotonic() >= self._sweep_at_s:
+            self.sweep()
+
     def sweep(self) -> None:
         """Keep the folder within its bounds, whichever worker's files go. Raises StoreError."""
+        self._sweep_at_s = time.monotonic() + SWEEP_S
         with self._only_one("sweep.lock") as mine:
             if mine:
                 self._sweep()

@@ -22,7 +22,7 @@ from infra.errors import CorralError
 from infra.network import free_port
 
 START_MARGIN_S = 30.0  # on top of the engine's own limit
-STOP_MARGIN_S = 5.0  # a part needs a moment after its last answer
+STOP_MARGIN_S = 15.0  # after its last answer a worker saves what its slots hold, ten seconds at most
 QUICK_STOP_S = 5.0  # nothing is running that could be lost
 FORCED = 130  # what a shell calls a program ended by Ctrl-C
 
@@ -136,7 +136,10 @@ def _run(settings: Settings, staff: tuple[WorkerPlan, ...], *, flower: bool) -> 
 def _farewell(grace_s: float) -> str:
     if grace_s <= QUICK_STOP_S:
         return "Stopping."
-    return f"Stopping: running answers get up to {grace_s:.0f} s to end. Ctrl-C again stops at once."
+    return (
+        f"Stopping: running answers get up to {grace_s - STOP_MARGIN_S:.0f} s to end, then caches are saved. "
+        "Ctrl-C again stops at once."
+    )
 
 
 def _start(

@@ -17,6 +17,9 @@ RETURN_S = 3600.0  # a return within an hour finds the saved cache
 LEAST_TOKENS = 256  # less is prefilled faster than its file is found
 LEAST_UNSAVED_TOKENS = 128  # each save writes the whole cache anew
 DOUBLED = 2.0
+OVERDUE = 4.0
+QUIET_S = 1.0
+MOST_FILES = 4096  # each is looked at when the store is tidied
 BASE_SHARE = 0.5  # of its prefill's time that saving a base may take, as it is done before the first answer
 
 
@@ -79,10 +82,16 @@ def worth_a_base(tokens: int, speeds: Speeds) -> bool:
     return tokens >= LEAST_TOKENS and saved_s > speeds.save_s(tokens) and saved_s > restore_s
 
 
-def due_for_checkpoint(tokens: int, saved_tokens: int) -> bool:
+def due_for_checkpoint(tokens: int, saved_tokens: int, idle_s: float) -> bool:
     """A crash may cost half of a conversation's prefill, not all of it: each doubling is saved, so that all saves
-    together write at most twice its final size."""
-    return tokens >= max(LEAST_TOKENS, DOUBLED * saved_tokens)
+    together write at most twice its final size.
+
+    A conversation that has just ended a turn may come back at once and would meet its own save: it is left alone for a
+    moment, unless it never rests.
+    """
+    if tokens < max(LEAST_TOKENS, DOUBLED * saved_tokens):
+        return False
+    return idle_s >= QUIET_S or (saved_tokens > 0 and tokens >= OVERDUE * saved_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +107,8 @@ class Stored:
 
 
 def to_remove(files: Iterable[Stored], limit_bytes: int, age_s: float) -> list[str]:
-    """The names to remove so that what is left holds `limit_bytes` at most and nothing older than `age_s`; the least
-    valuable first."""
+    """The names to remove so that what is left holds `limit_bytes` and MOST_FILES at most and nothing that was unused
+    for `age_s`; the least valuable first."""
     kept: list[Stored] = []
     removed: list[str] = []
     for file in files:
@@ -108,8 +117,8 @@ def to_remove(files: Iterable[Stored], limit_bytes: int, age_s: float) -> list[s
         else:
             kept.append(file)
     total = sum(file.size_bytes for file in kept)
-    for file in sorted(kept, key=lambda file: (stored_value(file), file.name)):
-        if total <= limit_bytes:
+    for count, file in enumerate(sorted(kept, key=lambda file: (stored_value(file), file.name))):
+        if total <= limit_bytes and len(kept) - count <= MOST_FILES:
             break
         removed.append(file.name)
         total -= file.size_bytes

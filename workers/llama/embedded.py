@@ -75,6 +75,7 @@ WITH_VALUE: Mapping[str, tuple[Convert, str]] = {
         ("-ctk --cache-type-k", _kv_type, "cache_type_k"),
         ("-ctv --cache-type-v", _kv_type, "cache_type_v"),
         ("-ctxcp --ctx-checkpoints --swa-checkpoints", int, "n_ctx_checkpoints"),
+        ("-cms --checkpoint-min-step", int, "checkpoint_min_step"),
         ("--cache-reuse", int, "n_cache_reuse"),
         ("-mm --mmproj", str, "mmproj.path"),
         ("-ngl --gpu-layers --n-gpu-layers", _layers, "n_gpu_layers"),

@@ -83,8 +83,8 @@ class EngineProcess:
         profile: ModelProfile,
         on_change: Callable[[EngineState], None],
     ) -> None:
-        """`on_change` is called from the supervisor thread after each change; while it runs nobody watches the engine, so
-        it must end by itself, as every question to the engine does."""
+        """`on_change` is called from the supervisor thread after each change. While it runs nobody watches the
+        engine, so it must end by itself, as every question to the engine does."""
         self._settings, self._engine = settings, engine
         self._model_path, self._profile = model_path, profile
         self._on_change = on_change
