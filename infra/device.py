@@ -55,7 +55,7 @@ def memory(settings: Settings) -> Memory:
 def main_memory() -> Memory:
     """Of this machine, or of the container that this process is in."""
     total, available = machine.memory_bytes()
-    return Memory(total, available, MAIN_MARGIN_BYTES, MAIN_MEMORY)
+    return Memory(total, available, MAIN_MARGIN_BYTES, MAIN_MEMORY, holds_checkpoints=True)
 
 
 def _listing(path: str, gpu: str) -> str:

@@ -14,6 +14,8 @@ Bytes of a KV cache are exact: llama.cpp allocates it whole, with `--no-kv-unifi
 an estimate: the attention mask (float16, window x batch) and the widest activations (float32) of one batch, logits of
 each slot, and for a quantised KV type one layer of one slot in float16, as CUDA unpacks it. Seen of llama.cpp 11549 on
 the CPU: 33.3 MiB (estimate 33.2), 53.3 (51.0). What an engine takes besides is the caller's margin.
+
+Checkpoints, the engine's copies of windows and states, lie in main memory: they count where the engine computes there.
 """
 
 from collections.abc import Iterable, Sequence
@@ -34,12 +36,16 @@ MOST_SLOTS = 16
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Of one device or several together. `margin_bytes` an engine takes that no sum tells: driver, code, workspaces."""
+    """Of one device or several together. `margin_bytes` an engine takes that no sum tells: driver, code, workspaces.
+
+    `holds_checkpoints`: it is main memory.
+    """
 
     total_bytes: int
     free_bytes: int
     margin_bytes: int
     where: str = ""
+    holds_checkpoints: bool = False
 
     def budget_bytes(self, sharers: int = 1) -> int:
         """What one of so many engines may take, so that the device is filled up to the target with all that is there
@@ -60,7 +66,7 @@ class Wanted:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """`slots` are for conversations, `scratch_slots` beside them for side calls. `token_bytes` is what one more token
-    of window costs, `slot_bytes` the whole of one slot, `budget_bytes` what all of it may take."""
+    of window costs, `slot_bytes` the whole of one slot with its checkpoints, `budget_bytes` what all of it may take."""
 
     slots: int
     scratch_slots: int
@@ -101,12 +107,24 @@ def token_bytes(facts: Facts, options: EngineOptions) -> int:
 def slot_bytes(facts: Facts, options: EngineOptions, context_tokens: int) -> int:
     """KV and state bytes of one slot."""
     cells = _rounded(context_tokens)
+    return cells * token_bytes(facts, options) + _fixed_bytes(facts, options, cells)
+
+
+def checkpoint_bytes(facts: Facts, options: EngineOptions, context_tokens: int) -> int:
+    """The most that checkpoints of one slot take: one each so many tokens, one at the end, one at the last question."""
+    cells = _rounded(context_tokens)
+    count = min(options.checkpoints, cells // options.checkpoint_step_tokens + 2)
+    return count * _fixed_bytes(facts, options, cells)
+
+
+def _fixed_bytes(facts: Facts, options: EngineOptions, cells: int) -> int:
+    """Windows and states: what does not grow with the context."""
     windowed = (
         _cell_bytes(cache, options) * _window_cells(cache, options, cells)
         for cache in facts.caches
         if cache.window and not options.whole_window
     )
-    return cells * token_bytes(facts, options) + sum(windowed) + facts.state_bytes
+    return sum(windowed) + facts.state_bytes
 
 
 def buffers_bytes(facts: Facts, options: EngineOptions, context_tokens: int, engine_slots: int) -> int:
@@ -124,13 +142,14 @@ def buffers_bytes(facts: Facts, options: EngineOptions, context_tokens: int, eng
 def plan(facts: Facts, options: EngineOptions, sizes: Sequence[int], memory: Memory, sharers: int = 1) -> Plan:
     """What `sizes` (slots, scratch slots, window) come to, whether they fit or not."""
     slots, scratch_slots, context_tokens = sizes
+    checkpoints = checkpoint_bytes(facts, options, context_tokens) if memory.holds_checkpoints else 0
     return Plan(
         slots=slots,
         scratch_slots=scratch_slots,
         context_tokens=context_tokens,
         weights_bytes=facts.weights_bytes,
         token_bytes=token_bytes(facts, options),
-        slot_bytes=slot_bytes(facts, options, context_tokens),
+        slot_bytes=slot_bytes(facts, options, context_tokens) + checkpoints,
         buffers_bytes=memory.margin_bytes + buffers_bytes(facts, options, context_tokens, slots + scratch_slots),
         budget_bytes=memory.budget_bytes(sharers),
     )
