@@ -14,7 +14,7 @@ _WHY: dict[Cause, str] = {
     Cause.NONE: "The last turn was found in the cache",
     Cause.FIRST_TURN: "This is the first turn of its conversation",
     Cause.SIDE_CALL: "This is a side call (title, summary, classifier) with a prompt of its own",
-    Cause.MODEL_CHANGED: "The client asked for {asked} after {asked_before}{with_it}, and no cache fits both",
+    Cause.MODEL_CHANGED: "The client asked for {asked} after {asked_before}{with_it}, which the cache does not fit",
     Cause.TOOLS_CHANGED: "The client changed its {where} since {request}, and the cache ends where the text differs",
     Cause.SYSTEM_CHANGED: "The client changed its system text since {request}, and the cache ends where it differs",
     Cause.COMPACTION: "The client compacted its history: a summary took the place of the {old} tokens of {request}",
