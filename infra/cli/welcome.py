@@ -70,6 +70,6 @@ def notes(settings: Settings, status: Status) -> list[str]:
         return [
             "",
             f"A window of {smallest} tokens is small: Claude Code's first request alone takes about 30,000.",
-            "Give more with --context 65536, if model and memory allow it.",
+            "Give more with --context 65536 or --context auto, if model and memory allow it.",
         ]
     return []
