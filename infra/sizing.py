@@ -7,9 +7,11 @@ Never: the sum itself (`infra.gguf_plan`), or a second answer later on: an engin
 started alone asks for itself.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
+
+import structlog
 
 from infra import device, engine_options, gguf_plan, model_facts, model_setting
 from infra.config import AUTO, Settings
@@ -23,6 +25,8 @@ from infra.model_setting import DEMO, DEMO_PACKAGE, HfModel
 
 GIB = 2**30
 SMALLER_KV_TYPES = ("q8_0", "q4_0")
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +64,9 @@ def resolved(settings: Settings, model: Path | HfModel) -> Settings:
     Raises StartError when nothing fits or the file does not say enough, ConfigError when the model is not here yet.
     """
     if is_auto(settings):
-        facts = facts_of(settings, model)
-        return with_plan(settings, planned(settings, facts, device.memory(settings)))
+        plan = planned(settings, facts_of(settings, model), device.memory(settings))
+        log.info("worker.sized", **asdict(plan))
+        return with_plan(settings, plan)
     if settings.scratch_slots == AUTO:
         return settings.model_copy(update={"scratch_slots": _scratch_slots(model)})
     return settings
