@@ -61,13 +61,13 @@ class Explainer:
         except BrokerDown as error:
             self._miss(error)
             return None
-        self._missed = False
         return Found(last)
 
     async def keep(self, kept: Kept) -> None:
         """Remember the turn and its account, if the broker answers."""
         try:
             await self._turns.keep(kept)
+            self._missed = False
         except BrokerDown as error:
             self._miss(error)
 
