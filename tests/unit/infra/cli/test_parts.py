@@ -31,7 +31,7 @@ def no_exec(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_worker_gets_its_name_cards_and_model(tmp_path: Path) -> None:
     with pytest.raises(Became) as became:
-        parts.worker(name="attic", gpu="0,1", slots=2, data_dir=tmp_path)
+        parts.worker(name="attic", gpu="0,1", slots="2", data_dir=tmp_path)
     assert became.value.command == [sys.executable, "-m", "workers.app"]
     got = {key: became.value.environ[f"CORRAL_{key}"] for key in ("WORKER_NAME", "GPU", "SLOTS", "MODEL")}
     assert got == {"WORKER_NAME": "attic", "GPU": "0,1", "SLOTS": "2", "MODEL": "demo"}
