@@ -18,7 +18,7 @@ import structlog
 from infra.errors import EngineError, EngineLost, StoreError
 from scheduler.contract import GenerationRequest, Gone, Message, Source, StopReason, StoreInfo, TextBlock, ToolChoice
 from scheduler.policy import swap
-from scheduler.policy.chain import chain, tokens_of
+from scheduler.policy.chain import chain, common_messages, tokens_of
 from scheduler.policy.eviction import chance, learnt_gap_s
 from scheduler.policy.swap import Saved, Speeds
 from workers.llama.client import End, EngineClient, Prompt
@@ -71,13 +71,10 @@ class Caches:
 
     def copy_s(self, want: Want) -> float:
         """What it costs to have this conversation's cache in a second slot, in seconds."""
-        speeds = self.speeds
-        if speeds is None:
-            return float("inf")  # nothing is known of the speed; waiting loses nothing that is
-        entry = self._find(conversation_name(want.conversation))
         tokens = int(want.chain.characters[-1] / self.meter.characters_per_token)
-        whole_s = speeds.prefill_s(tokens)
-        if entry is None:
+        speeds, whole_s = self.speeds, self.meter.prefill_s(tokens)
+        entry = self._find(conversation_name(want.conversation))
+        if speeds is None or entry is None:
             return whole_s
         missing = max(0, tokens - self._of_use(entry, want))
         return min(whole_s, speeds.restore_s(entry.size_bytes) + speeds.prefill_s(missing))
@@ -147,7 +144,12 @@ class Caches:
     def save(self, slot: Slot) -> bool:
         """Save what the slot holds as its conversation's; the caller holds the slot."""
         held = slot.held
-        return held is not None and self._save(slot, held, conversation_name(held.conversation))
+        if held is None:
+            return False
+        if self._is_outdated(held):
+            held.saved_tokens = held.tokens
+            return True
+        return self._save(slot, held, conversation_name(held.conversation))
 
     def save_base(self, slot: Slot, want: Want) -> bool:
         """Save what the slot holds, which is a base and nothing else."""
@@ -193,6 +195,13 @@ class Caches:
         held.tokens = held.saved_tokens = moved.tokens
         return True
 
+    def _is_outdated(self, held: Held) -> bool:
+        """The conversation went on elsewhere and was saved there: this older cache must not take that one's place."""
+        entry = self._find(conversation_name(held.conversation))
+        if entry is None or entry.tokens < held.tokens:
+            return False
+        return common_messages(held.chain, entry.chain) == len(held.chain.messages)
+
     def _may_write(self) -> bool:
         return monotonic() >= self._paused_until_s
 
@@ -200,8 +209,8 @@ class Caches:
         speeds = self.speeds
         if speeds is None or not self._may_write():
             return False
-        others = max(0, self.table.busy - 1)
-        return swap.worth_saving(held.holding(slot.number, self.table.clock()), held.saved_tokens, others, speeds)
+        waiting = self.table.busy  # the request that needs the slot among them
+        return swap.worth_saving(held.holding(slot.number, self.table.clock()), held.saved_tokens, waiting, speeds)
 
     # --- restoring ------------------------------------------------------------------------------------------------
 

@@ -34,6 +34,11 @@ class Meter:
             measured = (self._prefill, self._save, self._restore, self._bytes_per_token)
         return Speeds(*measured) if all(measured) else None
 
+    def prefill_s(self, tokens: int) -> float:
+        """How long a prefill of so many tokens takes, 0 while nothing is known."""
+        with self._lock:
+            return tokens / self._prefill if self._prefill else 0.0
+
     @property
     def characters_per_token(self) -> float:
         return self._characters_per_token

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import monotonic
 
-from infra.errors import EngineLost
+from infra.errors import EngineLost, Refused
 from scheduler.contract import Gone, Kind, SlotInfo, StopReason
 from scheduler.policy.chain import Chain, common_tokens
 from scheduler.policy.eviction import Holding, victim
@@ -99,7 +99,7 @@ class SlotTable:
         `copy_s` tells what it would cost to have the conversation's cache in a second slot while its own is answering.
         What it holds is still its last holder's when the conversation is a new one there; whoever brings the cache in
         sets `held`. Raises EngineLost when none comes free within HOLD_LIMIT_S; the pool starts no more tasks than
-        there are slots, so that means a slot was never given back.
+        there are slots, so that means a slot was never given back. Raises Refused for a warm-up when no slot is empty.
         """
         slot = self._take(want, copy_s)
         try:
@@ -177,12 +177,18 @@ class SlotTable:
             return max(own, key=lambda slot: slot.held.ended_s if slot.held else 0.0)  # of two copies the fresher one
         empty = [slot for slot in idle if slot.owner is None]
         if empty:
-            return max(empty, key=lambda slot: (_of_use(slot, want.chain), -slot.number))
+            # Of no use to this one, what a slot holds may still be another's base: the emptiest goes first.
+            return max(empty, key=lambda slot: (_of_use(slot, want.chain), -_tokens(slot), -slot.number))
+        if want.kind is Kind.WARM:
+            raise Refused("every slot is somebody's; nothing is warmed up at a conversation's cost")
         now_s = self.clock()
         holdings = [_holding(slot, now_s) for slot in idle]
         return self.slots[victim(holdings, {slot.number: _of_use(slot, want.chain) for slot in idle})]
 
     def _owned_by(self, slot: Slot, want: Want) -> None:
+        if want.kind is Kind.WARM:
+            slot.gone = Gone.NEW
+            return  # what it leaves behind is for whoever comes
         if slot.owner == want.conversation:
             slot.gone = Gone.HERE
             return
@@ -205,6 +211,10 @@ def _holding(slot: Slot, now_s: float) -> Holding:
 
 def _of_use(slot: Slot, chain: Chain) -> int:
     return slot.held.of_use_for(chain) if slot.held else 0
+
+
+def _tokens(slot: Slot) -> int:
+    return slot.held.tokens if slot.held else 0
 
 
 def _info(slot: Slot) -> SlotInfo:

@@ -19,6 +19,7 @@ LEAST_UNSAVED_TOKENS = 128  # each save writes the whole cache anew
 DOUBLED = 2.0
 OVERDUE = 4.0
 QUIET_S = 1.0
+MAY_COME = 0.1  # that a request comes in the moment of a save on an idle engine
 MOST_FILES = 4096  # each is looked at when the store is tidied
 BASE_SHARE = 0.5  # of its prefill's time that saving a base may take, as it is done before the first answer
 
@@ -63,15 +64,16 @@ def best(files: Iterable[Saved], in_slot: int, speeds: Speeds) -> Saved | None:
     return found if found is not None and gain_s(found) > 0 else None
 
 
-def worth_saving(holding: Holding, saved_tokens: int, others_answering: int, speeds: Speeds) -> bool:
+def worth_saving(holding: Holding, saved_tokens: int, waiting: int, speeds: Speeds) -> bool:
     """Whether a save is expected to win back what it costs: the prefill of what is not saved yet less a restore, times
-    the chance of a return, against the time that this save takes from all."""
+    the chance of a return, against the time that it takes from the `waiting` requests that stand still meanwhile, and
+    from one that may come."""
     unsaved = holding.tokens - saved_tokens
     if unsaved < LEAST_UNSAVED_TOKENS or holding.tokens < LEAST_TOKENS:
         return False
     restore_s = speeds.restore_s(int(holding.tokens * speeds.bytes_per_token)) if not saved_tokens else 0.0
     gain_s = chance(holding, RETURN_S) * (speeds.prefill_s(unsaved) - restore_s)
-    return gain_s > speeds.save_s(holding.tokens) * (1 + others_answering)
+    return gain_s > speeds.save_s(holding.tokens) * (waiting + MAY_COME)
 
 
 def worth_a_base(tokens: int, speeds: Speeds) -> bool:

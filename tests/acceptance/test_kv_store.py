@@ -4,6 +4,7 @@ The model keeps a few bytes of cache a token, so moving it is nearly free; what 
 """
 
 import random
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -118,3 +119,31 @@ def test_a_conversation_moves_to_another_worker_with_its_cache(small: Cluster) -
     turns = [agent.turn() for agent in agents]
     assert {turn.worker for turn in turns} == {"w2"}
     assert min(turn.reused for turn in turns) >= 0.95
+
+
+def test_a_killed_worker_costs_what_was_not_saved_yet(small: Cluster) -> None:
+    agent = Agent(small, "agent")
+    agent.turn()
+    wait_for(lambda: store(small)["saves"] >= 2, "the base and the conversation to be saved", 20)
+    small.kill_worker("w1")
+    small.start_worker("w1")
+    small.wait_ready(1)
+    assert agent.turn().reused >= 0.95
+
+
+def test_an_older_cache_does_not_take_the_place_of_a_newer_one(small: Cluster) -> None:
+    """The conversation went on elsewhere; the worker that has the older turn saves last, as it is stopped."""
+    agent = Agent(small, "agent")
+    agent.turn()
+    small.start_worker("w2")
+    small.wait_ready(2)
+    small.workers["w1"].send(signal.SIGSTOP)
+    wait_for(lambda: small.worker_states().get("w1") != "ready", "w1 to be taken for dead", 20)
+    assert {agent.turn().worker, agent.turn().worker} == {"w2"}
+    small.stop_worker("w2")
+    small.workers["w1"].send(signal.SIGCONT)
+    small.wait_worker("w1", "ready")
+    small.stop_worker("w1")
+    small.start_worker("w3")
+    small.wait_ready(1)
+    assert agent.turn().reused >= 0.95
