@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import pytest
@@ -36,7 +36,10 @@ def engine(
 ) -> Iterator[EngineProcess]:
     folder = tmp_path_factory.mktemp("engine")
     model = model_path(TOOL_THEN_TEXT)
-    with EngineProcess(folder, model, kind=request.param, slots=2, context_tokens=4096, key="sekrit") as running:
+    store = folder / "kv"
+    store.mkdir()
+    options: dict[str, Any] = {"slots": 2, "context_tokens": 4096, "key": "sekrit", "store": store}
+    with EngineProcess(folder, model, kind=request.param, standin={"bytes_per_token": 128}, **options) as running:
         yield running
 
 
@@ -161,3 +164,134 @@ def test_a_malformed_body_is_refused(engine: EngineProcess, content: str) -> Non
 def test_an_unknown_route_is_not_found(engine: EngineProcess) -> None:
     answer = engine.http.get("/nothing")
     assert (answer.status_code, answer.json()["error"]["type"]) == (404, "not_found_error")
+
+
+NUMBERS = " ".join(str(number) for number in range(1000, 1300))
+
+
+def prefilled(engine: EngineProcess, end: str, slot: int = 0) -> dict[str, Any]:
+    """A bare prompt of many numbers and this end."""
+    body = {"prompt": f"{NUMBERS} {end}", "n_predict": 1, "id_slot": slot, "cache_prompt": True}
+    answer = engine.http.post("/completion", json=body)
+    assert answer.status_code == 200
+    return dict(answer.json())
+
+
+def act(engine: EngineProcess, action: str, slot: object = 0, **body: object) -> httpx.Response:
+    return engine.http.post(f"/slots/{slot}?action={action}", json=body)
+
+
+def test_a_bare_prompt_tells_what_it_reused(engine: EngineProcess) -> None:
+    first, again = prefilled(engine, "alpha"), prefilled(engine, "alpha")
+    names = {"content", "id_slot", "stop", "timings", "tokens_cached", "tokens_evaluated", "tokens_predicted"}
+    assert names <= set(again)
+    times = {"cache_n", "prompt_n", "prompt_ms", "predicted_n", "predicted_ms"}
+    assert {shape(again["timings"][name]) for name in times} == {"number"}
+    assert again["timings"]["prompt_n"] == 1
+    assert again["timings"]["cache_n"] + 1 == first["timings"]["cache_n"] + first["timings"]["prompt_n"]
+
+
+def test_a_slot_is_saved_and_another_goes_on_from_the_file(engine: EngineProcess) -> None:
+    whole = prefilled(engine, "alpha")["tokens_evaluated"]
+    saved = act(engine, "save", filename="a.kv").json()
+    assert shape(saved) == {
+        "id_slot": "number",
+        "filename": "str",
+        "n_saved": "number",
+        "n_written": "number",
+        "timings": {"save_ms": "number"},
+    }
+    assert saved["n_saved"] == whole
+    assert (engine.folder / "kv" / "a.kv").stat().st_size == saved["n_written"] > 128 * whole
+    act(engine, "erase", 1)
+    restored = act(engine, "restore", 1, filename="a.kv").json()
+    assert set(restored) == {"id_slot", "filename", "n_restored", "n_read", "timings"}
+    assert (restored["n_restored"], restored["n_read"]) == (whole, saved["n_written"])
+    assert restored["timings"]["restore_ms"] > 0
+    assert prefilled(engine, "omega", slot=1)["timings"]["cache_n"] >= 0.9 * whole
+
+
+def test_an_empty_slot_is_saved_as_well(engine: EngineProcess) -> None:
+    act(engine, "erase")
+    saved = act(engine, "save", filename="empty.kv")
+    assert (saved.status_code, saved.json()["n_saved"]) == (200, 0)
+
+
+def test_an_erased_slot_holds_nothing(engine: EngineProcess) -> None:
+    whole = prefilled(engine, "alpha")["tokens_evaluated"]
+    assert act(engine, "erase").json() == {"id_slot": 0, "n_erased": whole}
+    assert prefilled(engine, "alpha")["timings"]["cache_n"] == 0
+
+
+def test_a_slot_past_the_last_wraps_and_is_named_as_it_was(engine: EngineProcess) -> None:
+    whole = prefilled(engine, "alpha", slot=1)["tokens_evaluated"]
+    saved = act(engine, "save", 7, filename="wrapped.kv").json()
+    assert (saved["id_slot"], saved["n_saved"]) == (7, whole)
+
+
+@pytest.mark.parametrize("spoilt", ["missing", "cut", "garbage"])
+def test_a_file_that_cannot_be_restored_is_refused_and_leaves_the_slot_empty(
+    engine: EngineProcess, spoilt: str
+) -> None:
+    prefilled(engine, "alpha")
+    act(engine, "save", filename="good.kv")
+    data = (engine.folder / "kv" / "good.kv").read_bytes()
+    files = {"cut": data[: len(data) // 2], "garbage": bytes(range(256)) * 4}
+    if spoilt in files:
+        (engine.folder / "kv" / f"{spoilt}.kv").write_bytes(files[spoilt])
+    refused = act(engine, "restore", filename=f"{spoilt}.kv")
+    assert (refused.status_code, refused.json()["error"]) == (
+        400,
+        {
+            "code": 400,
+            "message": "Unable to restore slot: No available space in KV cache or invalid slot save file",
+            "type": "invalid_request_error",
+        },
+    )
+    assert prefilled(engine, "alpha")["timings"]["cache_n"] == 0
+
+
+def test_a_folder_that_is_gone_cannot_be_saved_to(engine: EngineProcess) -> None:
+    folder = engine.folder / "kv"
+    folder.rename(engine.folder / "away")
+    refused = act(engine, "save", filename="a.kv")
+    (engine.folder / "away").rename(folder)
+    assert (refused.status_code, refused.json()["error"]) == (
+        500,
+        {"code": 500, "message": "Unable to save slot", "type": "server_error"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("action", "slot", "body", "words"),
+    [
+        ("save", "x", {"filename": "a.kv"}, "Invalid slot ID"),
+        ("mend", 0, {"filename": "a.kv"}, "Invalid action"),
+        ("save", 0, {"filename": "../a.kv"}, "Invalid filename"),
+        ("restore", 0, {"filename": "../a.kv"}, "Invalid filename"),
+        ("restore", 0, {}, "[json.exception.out_of_range.403] key 'filename' not found"),
+    ],
+)
+def test_what_is_asked_wrongly_of_a_slot_is_refused(
+    engine: EngineProcess, action: str, slot: object, body: dict[str, str], words: str
+) -> None:
+    refused = act(engine, action, slot, **body)
+    assert (refused.status_code, refused.json()["error"]) == (
+        400,
+        {"code": 400, "message": words, "type": "invalid_request_error"},
+    )
+
+
+def test_a_bare_prompt_over_the_window_is_refused_with_both_numbers(engine: EngineProcess) -> None:
+    error = engine.http.post("/completion", json={"prompt": "word " * 5000, "id_slot": 0}).json()["error"]
+    assert (error["type"], error["n_ctx"]) == ("exceed_context_size_error", 4096)
+
+
+@pytest.mark.parametrize("kind", ["standin", "embedded"])
+def test_without_a_folder_slots_have_no_actions(
+    kind: Literal["standin", "embedded"], tmp_path: Path, model_path: Callable[[Script], Path]
+) -> None:
+    with EngineProcess(tmp_path, model_path(TOOL_THEN_TEXT), kind=kind, slots=1) as engine:
+        refused = act(engine, "save", filename="a.kv")
+    assert (refused.status_code, refused.json()["error"]["type"]) == (501, "not_supported_error")
+    assert "--slot-save-path" in refused.json()["error"]["message"]

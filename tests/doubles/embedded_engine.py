@@ -3,7 +3,8 @@
 Owns: the few parameters that a test of the doubles needs.
 Never: Corral's embedded engine, which maps many more.
 
-usage: python -m tests.doubles.embedded_engine MODEL PORT SLOTS CONTEXT_TOKENS_PER_SLOT; key from LLAMA_API_KEY
+usage: python -m tests.doubles.embedded_engine MODEL PORT SLOTS CONTEXT_TOKENS_PER_SLOT [FOLDER_OF_SLOT_FILES]; key from
+LLAMA_API_KEY
 """
 
 import os
@@ -13,7 +14,7 @@ import sys
 import xllamacpp
 
 
-def main(model: str, port: int, slots: int, context_tokens: int) -> None:
+def main(model: str, port: int, slots: int, context_tokens: int, folder: str = "") -> None:
     """Serve until a signal ends the process."""
     parameters = xllamacpp.CommonParams()
     parameters.model.path = model
@@ -29,6 +30,8 @@ def main(model: str, port: int, slots: int, context_tokens: int) -> None:
     parameters.warmup = False
     parameters.use_jinja = True
     parameters.endpoint_slots = parameters.endpoint_props = parameters.endpoint_metrics = True
+    if folder:
+        parameters.slot_save_path = f"{folder}/"
     if os.environ.get("LLAMA_API_KEY"):
         parameters.api_keys = [os.environ["LLAMA_API_KEY"]]
     server = xllamacpp.Server(parameters)
@@ -38,4 +41,4 @@ def main(model: str, port: int, slots: int, context_tokens: int) -> None:
 
 if __name__ == "__main__":
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), *sys.argv[5:6])

@@ -18,7 +18,10 @@ from tests.doubles.services import free_port, wait_for
 
 
 class EngineProcess:
-    """A running engine; `http` is a client with its key. A context manager that ends it."""
+    """A running engine; `http` is a client with its key. A context manager that ends it.
+
+    Slots are saved to `store`, if there is one.
+    """
 
     def __init__(
         self,
@@ -30,6 +33,7 @@ class EngineProcess:
         context_tokens: int = 8192,
         key: str = "engine-key",
         standin: Mapping[str, object] | None = None,
+        store: Path | None = None,
     ) -> None:
         self.folder = folder
         port = free_port()
@@ -37,9 +41,11 @@ class EngineProcess:
         shape = [str(slots), str(context_tokens)]
         if kind == "standin":
             flags = ["-m", str(model), "--port", str(port), "-np", shape[0], "-c", str(slots * context_tokens)]
+            flags += ["--slot-save-path", str(store)] if store else []
             command = [str(standin_command(folder, "engine", **(standin or {}))), *flags]
         else:
             command = python("-m", "tests.doubles.embedded_engine", str(model), str(port), *shape)
+            command += [str(store)] if store else []
         environment = {**base_environment(folder), "LLAMA_API_KEY": key}
         # Both engines close kept connections without a word; a test of something else must not meet that.
         limits = httpx.Limits(max_keepalive_connections=0)

@@ -97,7 +97,7 @@ class Answering:
             yield self._progress(done, pace)
         while done < total:
             done = min(total, done + BATCH_TOKENS)
-            await pace.reach(done - self.reused)
+            await pace.reach_past(self.table.moving, done - self.reused)
             self.slot.cached = self.prompt[:done]
             if self.body.get("return_progress"):
                 yield self._progress(done, pace)
@@ -120,7 +120,7 @@ class Answering:
                 break
             self.predicted += 1
             self.slot.decoded = self.predicted
-            await pace.reach(self.predicted)
+            await pace.reach_past(self.table.moving, self.predicted)
             cut = self._heard(delta)
             yield self._chunk(delta)
             if cut:
@@ -174,13 +174,9 @@ class Answering:
         return next((name for name, after in faults.items() if 0 <= after <= self.predicted), None)
 
     def _refused(self) -> Refusal | None:
-        total, window = len(self.prompt), self.table.n_ctx
         if self.plan.fail_status:
             return Refusal(self.plan.fail_status, TOLD_TO_FAIL, "server_error")
-        if total > window:
-            words_ = f"request ({total} tokens) exceeds the available context size ({window} tokens), try increasing it"
-            return Refusal(400, words_, "exceed_context_size_error", (("n_prompt_tokens", total), ("n_ctx", window)))
-        return None
+        return self.table.too_long(len(self.prompt))
 
     def _release(self) -> None:
         slot = self.slot

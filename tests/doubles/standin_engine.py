@@ -9,6 +9,9 @@ Key from LLAMA_API_KEY or --api-key. Variables, all optional:
     STANDIN_DECODE_TOKENS_PER_S 500, STANDIN_PREFILL_TOKENS_PER_S 50000   pace of each slot
     STANDIN_LOAD_S 0            503 on every route for this long
     STANDIN_DIE_WHILE_LOADING N the first N starts end with status 1 (needs STANDIN_LOG, which counts them)
+    STANDIN_BYTES_PER_TOKEN 0   what a token takes in a slot's file; 0: slots cannot be saved
+    STANDIN_SAVE_BYTES_PER_S 1e9, STANDIN_RESTORE_BYTES_PER_S 2e9         pace of slot files; all else stands still
+    STANDIN_RESTORED_IS_USELESS 1   a restored slot holds nothing of use
     STANDIN_NOTE_PROMPTS 1      the log keeps each request's rendered prompt too
     STANDIN_LOG FILE            JSON lines: {"event": "start", ...} and one {"event": "request", ...} per generation
 """
@@ -24,30 +27,19 @@ from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs
 
 from tests.doubles.standin_answer import Answering
+from tests.doubles.standin_files import Disk, act, complete
+from tests.doubles.standin_http import Reader, head_of, keys_of, slot_of, torn
 from tests.doubles.standin_script import JsonObject, render, words
 from tests.doubles.standin_slots import Refusal, SlotTable
 
 KEEP_ALIVE_REQUESTS = 100  # llama-server closes a kept connection after as many, without a word
 KEEP_ALIVE_S = 5
+OTHER_ROUTES = {"POST /v1/chat/completions", "POST /completion"}
+NO_MESSAGES = Refusal(400, "Expected 'messages' to be an array", "invalid_request_error")
 REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 503: "Service Unavailable"}
-
-
-class Reader(asyncio.StreamReader):
-    """A reader that tells at once when the other side has hung up."""
-
-    def __init__(self) -> None:
-        super().__init__(limit=64 * 1024 * 1024)
-        self.gone = asyncio.Event()
-
-    def feed_eof(self) -> None:
-        super().feed_eof()
-        self.gone.set()
-
-    def set_exception(self, exc: BaseException) -> None:
-        super().set_exception(exc)  # type: ignore[arg-type]
-        self.gone.set()
 
 
 class Engine:
@@ -59,6 +51,7 @@ class Engine:
         self.key = options.api_key or environment.get("LLAMA_API_KEY", "")
         self.log = Path(environment["STANDIN_LOG"]) if environment.get("STANDIN_LOG") else None
         self.note_prompts = bool(environment.get("STANDIN_NOTE_PROMPTS"))
+        self.disk = Disk.read(options.slot_save_path, environment)
         self.ready_at = time.monotonic() + float(environment.get("STANDIN_LOAD_S", "0"))
         self.table = SlotTable(
             options.parallel,
@@ -69,6 +62,8 @@ class Engine:
         self.routes: dict[str, Callable[[JsonObject], Any]] = {
             "GET /props": lambda _: self.props(),
             "GET /slots": lambda _: self.table.describe(),
+            "GET /health": lambda _: {"status": "ok"},
+            "GET /metrics": lambda _: self.table.metrics(),
             "GET /v1/models": lambda _: {"object": "list", "data": [{"id": self.alias, "object": "model"}]},
             "POST /tokenize": lambda body: {"tokens": [zlib.crc32(w.encode()) for w in words(body["content"])]},
             "POST /apply-template": lambda body: {"prompt": render(body)},
@@ -104,13 +99,27 @@ class Engine:
 
     def refusal(self, method: str, path: str, headers: dict[str, str]) -> Refusal | None:
         """Why this request is not served at all: wrong key, still loading."""
-        if path != "/health" and self.key and self.key not in _keys(headers):
+        if path != "/health" and self.key and self.key not in keys_of(headers):
             return Refusal(401, "Invalid API Key", "authentication_error")
         if time.monotonic() < self.ready_at:
             return Refusal(503, "Loading model", "unavailable_error")
-        if f"{method} {path}" not in {*self.routes, "GET /health", "GET /metrics", "POST /v1/chat/completions"}:
+        if f"{method} {path}" not in {*self.routes, *OTHER_ROUTES} and not (method == "POST" and slot_of(path)):
             return Refusal(404, "File Not Found", "not_found_error")
         return None
+
+    async def tell(self, method: str, path: str, query: str, body: JsonObject) -> object:
+        """What a route but that of answers says, or a Refusal."""
+        if method == "POST" and path.startswith("/v1/chat") and not isinstance(body.get("messages"), list):
+            return NO_MESSAGES
+        number = slot_of(path)
+        if not number and path != "/completion":
+            return self.routes[f"{method} {path}"](body)
+        action = parse_qs(query).get("action", [""])[0]
+        told = await (act(self.table, self.disk, number, action, body) if number else complete(self.table, body))
+        moved = {} if isinstance(told, Refusal) else told
+        tokens = next((moved[name] for name in ("n_saved", "n_restored", "n_erased") if name in moved), None)
+        self.note("slot", route=path, action=action, file=body.get("filename"), tokens=tokens)
+        return told
 
 
 class Connection:
@@ -127,31 +136,31 @@ class Connection:
         with suppress(ConnectionError, asyncio.IncompleteReadError, TimeoutError):
             for _ in range(KEEP_ALIVE_REQUESTS):
                 async with asyncio.timeout(KEEP_ALIVE_S):
-                    method, path, headers = _head(await self.reader.readuntil(b"\r\n\r\n"))
+                    method, target, headers = head_of(await self.reader.readuntil(b"\r\n\r\n"))
                 raw = await self.reader.readexactly(int(headers.get("content-length", "0")))
-                if not await self.answer(method, path, headers, raw):
+                if not await self.answer(method, target, headers, raw):
                     break
         self.writer.close()
 
-    async def answer(self, method: str, path: str, headers: dict[str, str], raw: bytes) -> bool:
+    async def answer(self, method: str, target: str, headers: dict[str, str], raw: bytes) -> bool:
         """Serve one request; False closes the connection."""
+        path, _, query = target.partition("?")
         refusal = self.engine.refusal(method, path, headers)
         if refusal is not None:
             return await self.refuse(refusal)
-        if path in {"/health", "/metrics"}:
-            return await self.whole({"status": "ok"} if path == "/health" else self.engine.table.metrics())
         try:
             body = json.loads(raw or b"{}")
-            if method == "POST" and path.startswith("/v1/chat") and not isinstance(body.get("messages"), list):
-                return await self.refuse(Refusal(400, "Expected 'messages' to be an array", "invalid_request_error"))
             if path == "/v1/chat/completions":
                 return await self.generate(body)
-            return await self.whole(self.engine.routes[f"{method} {path}"](body))
+            told = await self.engine.tell(method, path, query, body)
         except (ValueError, KeyError, TypeError) as error:
-            return await self.refuse(Refusal(400, f"[parse_error] {error}", "invalid_request_error"))
+            told = Refusal(400, f"[parse_error] {error}", "invalid_request_error")
+        return await self.refuse(told) if isinstance(told, Refusal) else await self.whole(told)
 
     async def generate(self, body: JsonObject) -> bool:
         """Run an answer until it is done or the client hangs up, whichever comes first."""
+        if not isinstance(body.get("messages"), list):
+            return await self.refuse(NO_MESSAGES)
         self.streaming = False
         answering = Answering(self.engine.table, body, self.engine.alias)
         work = asyncio.ensure_future(self._stream(answering) if body.get("stream") else self._collect(answering))
@@ -177,7 +186,7 @@ class Connection:
                     self._head(200, "text/event-stream", "Transfer-Encoding: chunked")
                     self.streaming = True
                 event = b"data: " + json.dumps(chunk, ensure_ascii=False).encode() + b"\n\n"
-                await self._event(event, torn=answering.plan.torn_bytes)
+                await self._event(event, cut=answering.plan.torn_bytes)
         if answering.outcome in {"done", "failed"} and self.streaming:
             await self._event(b"data: [DONE]\n\n")
             self.writer.write(b"0\r\n\r\n")
@@ -189,9 +198,9 @@ class Connection:
         if answering.outcome == "done":
             await self.whole(answering.whole())
 
-    async def _event(self, event: bytes, *, torn: bool = False) -> None:
+    async def _event(self, event: bytes, *, cut: bool = False) -> None:
         self.writer.write(b"%x\r\n" % len(event))
-        for piece in _torn(event) if torn else [event]:
+        for piece in torn(event) if cut else [event]:
             self.writer.write(piece)
             await self.writer.drain()
             await asyncio.sleep(0)
@@ -219,23 +228,6 @@ class Connection:
         self.writer.write(head.encode())
 
 
-def _head(raw: bytes) -> tuple[str, str, dict[str, str]]:
-    first, *lines = raw.decode("latin-1").strip().split("\r\n")
-    method, target, _ = first.split(" ", 2)
-    pairs = (line.partition(":") for line in lines)
-    return method, target.partition("?")[0], {name.lower().strip(): value.strip() for name, _, value in pairs}
-
-
-def _keys(headers: dict[str, str]) -> set[str]:
-    return {headers.get("authorization", "").removeprefix("Bearer "), headers.get("x-api-key", "")}
-
-
-def _torn(event: bytes) -> list[bytes]:
-    """The event cut inside its first character of several bytes, if it has one."""
-    cut = next((number for number, byte in enumerate(event) if byte > 0x7F), None)
-    return [event] if cut is None else [event[: cut + 1], event[cut + 1 :]]
-
-
 def _options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(allow_abbrev=False)
     parser.add_argument("-m", "--model")
@@ -245,6 +237,7 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--api-key")
     parser.add_argument("-np", "--parallel", type=int, default=1)
     parser.add_argument("-c", "--ctx-size", type=int, default=8192)
+    parser.add_argument("--slot-save-path")
     parser.add_argument("--version", action="version", version="version: 0 (standin)")
     return parser.parse_known_args(arguments)[0]
 

@@ -54,6 +54,7 @@ class SlotTable:
         self.n_ctx = n_ctx
         self.prefill_tokens_per_s = prefill_tokens_per_s
         self.decode_tokens_per_s = decode_tokens_per_s
+        self.moving = asyncio.Lock()
         self.tasks = itertools.count()
         self.prompt_total = 0
         self.predicted_total = 0
@@ -66,6 +67,18 @@ class SlotTable:
         if idle:
             return max(idle, key=lambda slot: (slot.common(prompt), -slot.used_at))
         return min(self.slots, key=lambda slot: slot.waiting)
+
+    def too_long(self, tokens: int) -> Refusal | None:
+        """The refusal of a prompt of so many tokens, if the window is smaller."""
+        if tokens <= self.n_ctx:
+            return None
+        told = f"request ({tokens} tokens) exceeds the available context size ({self.n_ctx} tokens), try increasing it"
+        return Refusal(400, told, "exceed_context_size_error", (("n_prompt_tokens", tokens), ("n_ctx", self.n_ctx)))
+
+    async def stand_still(self, seconds: float) -> None:
+        """Nothing else is computed for so long, as while the real engine moves a file."""
+        async with self.moving:
+            await asyncio.sleep(seconds)
 
     def describe(self) -> list[JsonObject]:
         """The body of GET /slots."""
@@ -105,6 +118,13 @@ class Pace:
     async def reach(self, count: int) -> None:
         """Until the moment at which `count` units are due."""
         await asyncio.sleep(max(0.0, self.start + count / self.per_s - time.monotonic()))
+
+    async def reach_past(self, moving: asyncio.Lock, count: int) -> None:
+        """As `reach`, and later by as long as the engine stood still."""
+        await self.reach(count)
+        began = time.monotonic()
+        async with moving:
+            self.start += time.monotonic() - began
 
     def took_ms(self) -> float:
         return (time.monotonic() - self.start) * 1000

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tests.doubles.standin_slots import Slot, SlotTable
+from tests.doubles.standin_slots import Pace, Slot, SlotTable
 
 pytestmark = pytest.mark.unit
 
@@ -37,3 +37,15 @@ async def test_without_a_number_a_busy_slot_is_left_alone() -> None:
     async with asyncio.timeout(5):
         await slots.slots[0].lock.acquire()
     assert slots.choose(-1, ["a", " b", " c"]).number == 1
+
+
+async def test_an_answer_stands_still_while_a_file_moves_and_is_later_by_as_much() -> None:
+    moving, pace = asyncio.Lock(), Pace(1e9)
+    began = pace.start
+    await moving.acquire()
+    reaching = asyncio.create_task(pace.reach_past(moving, 1))
+    await asyncio.sleep(0.01)
+    assert not reaching.done()
+    moving.release()
+    await asyncio.wait_for(reaching, 5)
+    assert pace.start > began
