@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from infra import model_facts
+from infra import model_facts, sizing
 from infra.config import Settings
 from infra.errors import EngineLost, StartError
 from infra.gguf_file import file_hash
@@ -175,7 +175,7 @@ class Serving:
     def _new_caches(self, client: EngineClient, props: EngineProps) -> Caches:
         """A new engine's slots are empty; what was saved of an earlier one is still there."""
         settings, folder, meter = self._settings, self._settings.store_folder, Meter()
-        table = SlotTable(props.slots)
+        table = SlotTable(props.slots, sizing.shape(settings).scratch_slots)
         if folder is None or self._store_trouble:
             return Caches(table, client, None, meter, self._budget, self._store_trouble)
         name = store_probe.space(settings, self.model_hash, build(self._engine, props.build), props.context_tokens)

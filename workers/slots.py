@@ -15,7 +15,7 @@ from time import monotonic
 from infra.errors import EngineLost, Refused
 from scheduler.contract import Gone, Kind, SlotInfo, StopReason
 from scheduler.policy.chain import Chain, common_tokens
-from scheduler.policy.eviction import Holding, victim
+from scheduler.policy.eviction import WORTHLESS_TOKENS, Holding, value, victim
 
 HOLD_LIMIT_S = 30.0
 REMEMBERED = 4096  # conversations whose loss can still be explained
@@ -81,9 +81,10 @@ class Slot:
 
 @dataclass(slots=True)
 class SlotTable:
-    """The slots of one engine, shared by the threads of a worker."""
+    """The slots of one engine, shared by the threads of a worker. The last `scratch` of them are for side calls."""
 
     count: int
+    scratch: int = 0
     clock: Callable[[], float] = monotonic
     slots: list[Slot] = field(init=False)
     _changed: threading.Condition = field(init=False, default_factory=threading.Condition)
@@ -152,6 +153,9 @@ class SlotTable:
     def _take(self, want: Want, copy_s: Callable[[], float]) -> Slot:
         with self._changed:
             self._wait_for_own(want, copy_s)
+            if want.kind is Kind.SIDE and self.scratch:
+                # Where nothing can be saved, a title must not cost a conversation; the one before it ends soon.
+                self._changed.wait_for(self._has_worthless, HOLD_LIMIT_S)
             if not self._changed.wait_for(lambda: any(not s.busy for s in self.slots), HOLD_LIMIT_S):
                 raise EngineLost("no slot came free; the worker's slots are all held")
             slot = self._choose(want)
@@ -170,11 +174,20 @@ class SlotTable:
         if own() and all(slot.busy for slot in own()):
             self._changed.wait_for(lambda: any(not slot.busy for slot in own()), min(copy_s(), HOLD_LIMIT_S))
 
+    def _is_scratch(self, slot: Slot) -> bool:
+        return slot.number >= self.count - self.scratch
+
+    def _has_worthless(self) -> bool:
+        now_s = self.clock()
+        return any(not slot.busy and value(_holding(slot, now_s)) <= WORTHLESS_TOKENS for slot in self.slots)
+
     def _choose(self, want: Want) -> Slot:
         idle = [slot for slot in self.slots if not slot.busy]
         own = [slot for slot in idle if slot.owner == want.conversation]
         if own:
             return max(own, key=lambda slot: slot.held.ended_s if slot.held else 0.0)  # of two copies the fresher one
+        if want.kind is not Kind.SIDE:
+            idle = [slot for slot in idle if not self._is_scratch(slot)] or idle
         empty = [slot for slot in idle if slot.owner is None]
         if empty:
             # Of no use to this one, what a slot holds may still be another's base: the emptiest goes first.
@@ -206,7 +219,10 @@ class SlotTable:
 
 
 def _holding(slot: Slot, now_s: float) -> Holding:
-    return slot.held.holding(slot.number, now_s) if slot.held else Holding(slot.number, Kind.SIDE, 0, None, 0.0)
+    """What its owner would lose; a slot without one loses nothing."""
+    if slot.held is None or slot.owner is None:
+        return Holding(slot.number, Kind.SIDE, 0, None, 0.0)
+    return slot.held.holding(slot.number, now_s)
 
 
 def _of_use(slot: Slot, chain: Chain) -> int:
