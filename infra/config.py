@@ -67,6 +67,9 @@ class Settings(BaseModel):
     home_lifetime_s: Seconds = Field(
         3600, description="how long a conversation's home is remembered after its last use"
     )
+    warm: tuple[Path, ...] = Field(
+        (), description="files with system prompts or recorded requests that every worker prefills as it comes up"
+    )
     flower_host: str = Field("127.0.0.1", description="address Flower listens on")
     flower_port: Port = Field(5555, description="port of Flower")
     flower_password: SecretStr = Field(SecretStr(""), description="user:password for Flower; needed off loopback")
@@ -111,6 +114,11 @@ class Settings(BaseModel):
     @classmethod
     def _expand(cls, value: Path) -> Path:
         return value.expanduser().absolute()
+
+    @field_validator("warm", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        return _paths(value, Path())
 
     @property
     def store_folder(self) -> Path | None:
@@ -217,10 +225,26 @@ def _from_file(file: Path | None) -> tuple[dict[str, Any], dict[str, str]]:
         values = tomllib.loads(file.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{file}: {error}") from None
+    if "warm" in values:
+        values["warm"] = _paths(values["warm"], file.parent)
     return values, dict.fromkeys(values, str(file))
 
 
+def _paths(value: Any, folder: Path) -> Any:
+    """A list of paths, or one in a text with commas or, where it has any, line breaks; relative ones are in `folder`.
+
+    What is neither is left for the check of its type to refuse.
+    """
+    if isinstance(value, str):
+        value = [entry.strip() for entry in value.split("\n" if "\n" in value else ",") if entry.strip()]
+    if not isinstance(value, list | tuple) or not all(isinstance(entry, str | Path) for entry in value):
+        return value
+    return tuple((folder / Path(entry).expanduser()).absolute() for entry in value)
+
+
 def _as_text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "".join(f"{entry}\n" for entry in value)  # a name may hold a comma
     return value.get_secret_value() if isinstance(value, SecretStr) else str(value)
 
 

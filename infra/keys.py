@@ -18,6 +18,7 @@ Never: a value, a client, a time to live.
     corral:why:<request>        string  the account of its cache (JSON), for an hour
     corral:whys:<agent>         list    its last requests, newest first, for an hour
     corral:misses               hash    <cause>:count, <cause>:tokens and <cause>:ms since the broker began
+    corral:warm:<engine>        hash    base -> failures so far, or `done`: the warm-ups of one run of a worker's engine
     corral:count:<model>        list    requests to count, popped by the counting threads
     corral:overflow:<key name>:<session>  string  this session met the window in the last ten minutes: its requests may
                                           use the reserve
@@ -83,6 +84,10 @@ def why(request_id: str) -> str:
 
 def whys(agent: str) -> str:
     return f"corral:whys:{agent}"
+
+
+def warm(engine: str) -> str:
+    return f"corral:warm:{engine}"
 
 
 def count(model: str) -> str:

@@ -15,7 +15,7 @@ import structlog
 from infra import keys
 from infra.errors import BrokerDown, NoWorker, PromptTooLong
 from infra.observability import stages
-from scheduler.contract import ClusterView, Delta, Failed, Finished, JobSpec, WorkerInfo
+from scheduler.contract import ClusterView, Delta, Failed, Finished, JobSpec, Kind, WorkerInfo
 from scheduler.follow import Feed, Follower
 from scheduler.jobs import Jobs
 from scheduler.membership import Membership
@@ -88,16 +88,15 @@ class Dispatcher:
         return self._membership.view
 
     @asynccontextmanager
-    async def submit(self, spec: JobSpec) -> AsyncIterator[Placed]:
-        """Place and enqueue `spec`; inside the block its deltas can be read.
+    async def submit(self, spec: JobSpec, only: str | None = None) -> AsyncIterator[Placed]:
+        """Place and enqueue `spec`, with the worker `only` if one is named; inside the block its deltas can be read.
 
         Raises NoWorker, QueueFull (both with a retry hint) and BrokerDown.
         """
         if not self._membership.fresh:
             raise BrokerDown("the broker does not answer", retry_after_s=5)
         view = admission.serving(self.view, spec.request.model)
-        home = await self._jobs.home(spec.identity.conversation)
-        candidates = placement.candidates(view, spec.identity.conversation, home, self._load_bound)
+        candidates = await self._candidates(view, spec) if only is None else placement.only(view, only)
         retry_after_s = admission.retry_after_s(view, self.usual_answer_s)
         if not candidates:
             raise NoWorker(admission.why_none(view), retry_after_s=retry_after_s)
@@ -114,6 +113,10 @@ class Dispatcher:
                 yield placed
             finally:
                 await self._end(placed)
+
+    async def _candidates(self, view: ClusterView, spec: JobSpec) -> tuple[placement.Candidate, ...]:
+        home = await self._jobs.home(spec.identity.conversation)
+        return placement.candidates(view, spec.identity.conversation, home, self._load_bound)
 
     def worker(self, name: str) -> WorkerInfo | None:
         """What is known of a worker."""
@@ -169,6 +172,6 @@ class Dispatcher:
         if isinstance(last, Failed):
             if last.code == PromptTooLong.code:
                 await placed.met_window()
-        else:
+        elif placed.spec.identity.kind is not Kind.WARM:  # a base's prefill says nothing of usual answers
             took_s = (last.prefill_ms + last.decode_ms) / 1000
             self.usual_answer_s += SMOOTHING * (took_s - self.usual_answer_s)

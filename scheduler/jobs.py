@@ -18,11 +18,12 @@ from infra import keys
 from infra.errors import NoWorker, QueueFull
 from infra.redis_client import broker_errors
 from scheduler import scripts
-from scheduler.contract import Delta, JobSpec, encode_deltas
+from scheduler.contract import Delta, JobSpec, Kind, encode_deltas
 from scheduler.policy.placement import Candidate
 
 ENDED_LIFETIME_MS = 60_000
 API_LIFETIME_MS = 60_000  # renewed each second; as long as a broker may be frozen without harm
+NO_HOME_MS = 0  # a warm-up is nobody's conversation
 HOMES_COUNT_MS = 300_000  # a conversation unused for five minutes no longer counts as load
 
 
@@ -88,10 +89,10 @@ class Jobs:
         ]  # fmt: skip
         names = [keys.job(spec.id), keys.ARRIVALS, keys.wake(self._api), keys.home(who.conversation)]
         names.append(keys.overflow(who.key_name, who.session or spec.id))
+        home_ms = NO_HOME_MS if who.kind is Kind.WARM else self._limits.home_ms
         arguments: list[str | int | bytes] = [
             spec.id, spec.level, spec.wait_limit_ms, spec.wait_limit_ms + ENDED_LIFETIME_MS, self._limits.queue,
-            self._limits.home_ms, who.conversation, keys.LEVEL_WEIGHT, HOMES_COUNT_MS, len(fields) // 2,
-            API_LIFETIME_MS, *fields,
+            home_ms, who.conversation, keys.LEVEL_WEIGHT, HOMES_COUNT_MS, len(fields) // 2, API_LIFETIME_MS, *fields,
         ]  # fmt: skip
         for candidate in candidates:
             names += [f(candidate.worker) for f in (keys.line, keys.running, keys.lease, keys.homes)]

@@ -11,12 +11,13 @@ from redis.asyncio import Redis
 
 from infra import keys
 from infra.redis_client import broker_errors
-from scheduler.contract import ClusterView, WorkerView
+from scheduler.contract import ClusterView, Kind, WorkerView
 from scheduler.jobs import Jobs
 from scheduler.policy import admission, placement
 from scheduler.queue import Tickets
 
 log = structlog.get_logger(__name__)
+WARM = Kind.WARM.value.encode()
 
 
 class Moves:
@@ -38,14 +39,15 @@ class Moves:
             waiting: Any = await self._redis.zrange(keys.line(name), 0, -1, withscores=True)
             pipeline = self._redis.pipeline(transaction=False)
             for raw_id, _ in waiting:
-                pipeline.hmget(keys.job(raw_id.decode()), "conversation", "agent", "model")
+                pipeline.hmget(keys.job(raw_id.decode()), "conversation", "agent", "model", "kind")
             records: Any = await pipeline.execute() if waiting else []
         for (raw_id, score), record in zip(waiting, records, strict=True):
             await self._move(raw_id.decode(), int(score // keys.LEVEL_WEIGHT), name, record)
 
     async def _move(self, job_id: str, level: int, name: str, record: list[bytes | None]) -> None:
-        if record[0] is None or record[1] is None or record[2] is None:
-            await self._jobs.cancel(job_id, name, level)  # its record ran out: only the books still name it
+        if record[0] is None or record[1] is None or record[2] is None or record[3] == WARM:
+            # Its record ran out and only the books still name it; or it was to warm this very worker up.
+            await self._jobs.cancel(job_id, name, level)
             return
         conversation, agent, model = record[0].decode(), record[1].decode(), record[2].decode()
         others = admission.serving(self._with_room(but=name), model)

@@ -1,6 +1,6 @@
 """What must be true before anything is started.
 
-Owns: the check of ports, data folder, disk, keys, broker address and model, each with its remedy.
+Owns: the check of ports, data folder, disk, keys, broker address, model and warm-up files, each with its remedy.
 Never: changes anything but making the data folder.
 """
 
@@ -11,11 +11,12 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
-from infra import config, machine, model_setting
+from infra import config, machine, model_setting, warm_files
 from infra.cli import console
 from infra.config import Settings
 from infra.errors import ConfigError, StartError
 from infra.network import is_loopback
+from infra.warm_files import WarmFile
 
 LEAST_FREE_BYTES = 512 * 2**20  # the demo model takes 250 MB, the broker's log the same again
 
@@ -75,6 +76,11 @@ def doors(settings: Settings, flower: bool = True) -> None:
             f"CORRAL_FLOWER_HOST={settings.flower_host}: other machines could read the queues; "
             "set CORRAL_FLOWER_PASSWORD=USER:PASSWORD, or keep to 127.0.0.1"
         )
+
+
+def warm(settings: Settings) -> list[WarmFile]:
+    """The files to warm up with. Raises ConfigError that names a missing or bad one."""
+    return warm_files.read(settings.warm)
 
 
 def model(name: str) -> str:

@@ -39,7 +39,7 @@ def masked(settings: Settings, name: str) -> Any:
         return MASK if value.get_secret_value() else ""
     if name == "redis_url":
         return without_password(value)
-    return value
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else value
 
 
 def without_password(url: str) -> str:

@@ -19,7 +19,7 @@ import redis
 from infra import machine
 from infra.cli import checks, claude, console, engine
 from infra.cli.config_command import without_password
-from infra.config import Settings
+from infra.config import AUTO, Settings
 from infra.engine_search import GPU_BUILDS
 from infra.errors import CorralError
 from infra.model_setting import DEMO, HUB_PREFIX
@@ -153,6 +153,20 @@ def doors(settings: Settings) -> Finding:
     return Finding(Level.OK, "access", f"{settings.host}, {keys}")
 
 
+def warm(settings: Settings) -> Finding:
+    try:
+        files = checks.warm(settings)
+    except CorralError as error:
+        return Finding(Level.FAIL, "warm", error.message.removeprefix("warm: "), "correct the setting `warm`")
+    if not files:
+        return Finding(Level.OK, "warm", "no files; the first agent with a system prompt and tools prefills them")
+    text = "; ".join(f"{file.path.name}, about {file.about_tokens} tokens" for file in files)
+    window = settings.context_tokens
+    if window != AUTO and any(file.about_tokens > window for file in files):
+        return Finding(Level.WARN, "warm", f"{text}: more than a window of {window}", "give a larger --context")
+    return Finding(Level.OK, "warm", text)
+
+
 def node(_settings: Settings) -> Finding:
     number = re.search(r"v(\d+)\.", machine.output_of("node", "--version"))
     if number is None:
@@ -174,7 +188,7 @@ def client(_settings: Settings) -> Finding:
 
 
 CHECKS: tuple[Check, ...] = (
-    python, engine_found, graphics, memory, data_folder, model, broker, ports, doors, node, client,
+    python, engine_found, graphics, memory, data_folder, model, broker, ports, doors, warm, node, client,
 )  # fmt: skip
 
 

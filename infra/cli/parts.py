@@ -50,6 +50,7 @@ def api(
     settings = options.load_with(host=host, port=port).settings
     checked(settings.redis_url)
     checks.doors(settings, flower=False)
+    checks.warm(settings)
     number = checks.port(settings.host, settings.port, "API", "give another --port")
     _become(API, environment(settings, port=number))
 

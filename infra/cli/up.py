@@ -83,6 +83,7 @@ def _checked(loaded: Loaded, *, flower: bool) -> Settings:
     settings = loaded.settings
     checks.doors(settings, flower)
     checks.data_dir(settings.data_dir)
+    checks.warm(settings)
     changes: dict[str, object] = {"model": checks.model(settings.model)}
     changes["port"] = checks.port(settings.host, settings.port, "API", "give another --port (0: any free one)")
     if flower:

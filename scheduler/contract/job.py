@@ -9,11 +9,15 @@ from scheduler.contract.base import Frozen
 
 
 class Kind(StrEnum):
-    """What a conversation is within its agent. Order of serving inside one agent: main, subagent, side."""
+    """What a conversation is within its agent. Order of serving inside one agent: main, subagent, side.
+
+    A warm-up is nobody's: it has no home and owns no slot, it only leaves a base behind for whoever comes.
+    """
 
     MAIN = "main"
     SUBAGENT = "subagent"
     SIDE = "side"
+    WARM = "warm"
 
 
 class Identity(Frozen):

@@ -1,7 +1,7 @@
 -- Place a job: write its record, add it to the line of the best candidate with room, give it its home, wake its reader.
 -- KEYS  1 job  2 arrivals  3 wake stream of the API  4 home  5 overflow mark
 --       then for each candidate: line, running, lease, homes
--- ARGV  1 job id  2 level  3 wait limit (ms)  4 time to live (ms)  5 longest line  6 home lifetime (ms)
+-- ARGV  1 job id  2 level  3 wait limit (ms)  4 time to live (ms)  5 longest line  6 home lifetime (ms; 0: it gets no home)
 --       7 conversation  8 level weight  9 homes count for (ms)  10 number of record fields
 --       11 lifetime of an API without a sign of life (ms)
 --       then the record's fields and values, then for each candidate: name, load limit (-1: none), slots
@@ -37,6 +37,15 @@ local function leave_home(new)
   end
 end
 
+local function settle(c)
+  leave_home(c.name)
+  redis.call('HSET', KEYS[4], 'worker', c.name, 'used_ms', now)
+  redis.call('PEXPIRE', KEYS[4], ARGV[6])
+  redis.call('ZADD', c.homes, now, ARGV[7])
+  redis.call('ZREMRANGEBYSCORE', c.homes, '-inf', now - tonumber(ARGV[6]))
+  redis.call('PEXPIRE', c.homes, ARGV[6])
+end
+
 local function take(i, c)
   local arrival, reserve = redis.call('INCR', KEYS[2]), redis.call('EXISTS', KEYS[5])
   redis.call('HSET', KEYS[1], 'state', 'queued', 'attempt', 0, 'worker', c.name, 'level', ARGV[2],
@@ -44,12 +53,7 @@ local function take(i, c)
     'reserve', reserve, unpack(ARGV, 12, first - 1))
   redis.call('PEXPIRE', KEYS[1], ARGV[4])
   redis.call('ZADD', c.line, tonumber(ARGV[2]) * tonumber(ARGV[8]) + arrival, ARGV[1])
-  leave_home(c.name)
-  redis.call('HSET', KEYS[4], 'worker', c.name, 'used_ms', now)
-  redis.call('PEXPIRE', KEYS[4], ARGV[6])
-  redis.call('ZADD', c.homes, now, ARGV[7])
-  redis.call('ZREMRANGEBYSCORE', c.homes, '-inf', now - tonumber(ARGV[6]))
-  redis.call('PEXPIRE', c.homes, ARGV[6])
+  if tonumber(ARGV[6]) > 0 then settle(c) end
   redis.call('XADD', KEYS[3], 'MAXLEN', '~', 64, '*', 'job', ARGV[1])
   redis.call('PEXPIRE', KEYS[3], ARGV[11])
   return {i, reserve}

@@ -6,7 +6,7 @@ Never: knows an engine, a thread or a clock; times are given.
 
 The last stop reason predicts the return. After `tool_use` the client runs a tool and comes back in seconds; its own
 past gaps say how many. After `end_turn` a human reads. A subagent that ended its turn has reported and is over. A side
-call (title, summary, classifier) never comes back.
+call (title, summary, classifier) never comes back, nor does a warm-up.
 
 Gaps are heavy-tailed: most are short, some last an hour. With a Lomax distribution of shape 1 and scale `gap` the
 chance to return within the next `HORIZON_S` after `idle` seconds of silence is HORIZON / (HORIZON + gap + idle): it
@@ -63,7 +63,7 @@ def value(holding: Holding) -> float:
 def chance(holding: Holding, horizon_s: float = HORIZON_S) -> float:
     """Between 0 and 1: that the conversation comes back within `horizon_s`."""
     reason = holding.stop_reason
-    if holding.kind is Kind.SIDE or (holding.kind is Kind.SUBAGENT and reason is not StopReason.TOOL_USE):
+    if holding.kind in (Kind.SIDE, Kind.WARM) or (holding.kind is Kind.SUBAGENT and reason is not StopReason.TOOL_USE):
         return OVER_CHANCE
     usual_s = holding.gap_s if holding.gap_s is not None else _usual_gap_s(reason)
     return horizon_s / (horizon_s + usual_s + max(0.0, holding.idle_s))

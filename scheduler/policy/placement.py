@@ -43,6 +43,11 @@ def candidates(view: ClusterView, conversation: str, home: str | None, bound: fl
     return tuple(ordered)
 
 
+def only(view: ClusterView, worker: str) -> tuple[Candidate, ...]:
+    """That worker and no other, whatever its load; empty when it is not able."""
+    return tuple(Candidate(worker, NO_LIMIT, _slots(found)) for found in able(view) if found.info.name == worker)
+
+
 def choose(view: ClusterView, conversation: str, bound: float) -> str | None:
     """The worker for a job that has to move, from the snapshot alone; None when none is able."""
     workers = {worker.info.name: worker for worker in view.workers}
