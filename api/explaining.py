@@ -1,7 +1,7 @@
 """What became of an answer's cache, worked out beside the answer.
 
-Owns: when the last turn is read (as soon as the engine has the prompt) and when this one is kept (after its end), the
-bound on both, and what `/v1/why` shows of a request.
+Owns: when the last turn is read (while the job is on its way, so that the log line need not wait for it) and when this
+one is kept (after its end), the bound on both, and what `/v1/why` shows of a request.
 Never: delays an answer, or costs one: without the broker only the explanation is missing.
 """
 
@@ -24,6 +24,7 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 MOST_TASKS = 512
 NAME_CHARACTERS = 80
+QUEUED_MS = 50  # while a job waited for longer, another turn of its conversation may have ended
 
 
 class Found(NamedTuple):
@@ -100,7 +101,7 @@ class Explanation:
         self._explainer = explainer
         self._call = call
         self._request_id = request_id
-        self._reading: asyncio.Task[Found | None] | None = None
+        self._reading = self._read()
         self._started: Started | None = None
         self._begun_ms = 0
         self._content = False
@@ -112,7 +113,8 @@ class Explanation:
         """Take in the next delta of the answer."""
         if isinstance(delta, Started):
             self._started, self._begun_ms = delta, self._explainer.now_ms
-            self._reading = self._reading or self._explainer.start(self._explainer.last(self._call))
+            if delta.queue_ms > QUEUED_MS:
+                self._reading = self._read()
         elif isinstance(delta, Finished):
             self._end(delta)
         elif not isinstance(delta, Failed):
@@ -123,6 +125,9 @@ class Explanation:
         """The answer is over. One that was cut off in the middle has left its prompt in the cache."""
         if self._content:
             self._end(None)
+
+    def _read(self) -> asyncio.Task[Found | None] | None:
+        return self._explainer.start(self._explainer.last(self._call))
 
     def _end(self, finished: Finished | None) -> None:
         if self._reading is None or self._started is None or self._ended:

@@ -1,6 +1,7 @@
 """Explaining an answer: never in its way, and only missing when the broker is."""
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -86,8 +87,9 @@ async def test_an_answer_is_kept_with_its_account_after_its_end() -> None:
 
 async def test_the_account_is_there_at_the_end_when_the_last_turn_was_read_meanwhile() -> None:
     house = explainer(Memory())
-    explanation = follow(house, STARTED)
+    explanation = follow(house)
     await asyncio.sleep(0)
+    explanation.feed(STARTED)
     explanation.feed(FINISHED)
     assert explanation.account is not None
     explanation.leave()
@@ -102,6 +104,22 @@ async def test_the_second_turn_is_compared_with_the_first() -> None:
         await house.settle(1)
     assert [kept.cause for kept in memory.kept] == [Cause.SIDE_CALL, Cause.ENGINE]
     assert "a sliding window" in memory.kept[1].why["sentence"]
+
+
+async def test_a_turn_that_ended_while_this_one_waited_in_line_is_compared_with() -> None:
+    memory = Memory()
+    house = explainer(memory)
+    waits, hurries = follow(house), follow(house)
+    await asyncio.sleep(0)
+    follow(house, STARTED, FINISHED)
+    await house.settle(1)
+    for explanation, queue_ms in ((waits, 3_000), (hurries, 3)):
+        explanation.feed(replace(STARTED, queue_ms=queue_ms))
+        explanation.feed(FINISHED)
+        await house.settle(1)
+    assert waits.account is not None
+    assert hurries.account is not None
+    assert (waits.account.cause, hurries.account.cause) == (Cause.ENGINE, Cause.SIDE_CALL)
 
 
 @pytest.mark.parametrize("deltas", [(), (STARTED,), (STARTED, Failed("engine_lost", "gone"))])
