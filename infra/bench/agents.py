@@ -95,7 +95,7 @@ def _one(opened: Opened, cast: Cast, title: str) -> Figures:
             turns, wall_s = await Replay(cast, opened.side, told).run()
         finally:
             await opened.side.close()
-        return {"base_tokens": bases[Kind.MAIN]} | figures(turns, wall_s, bases)
+        return {"about": opened.about, "base_tokens": bases[Kind.MAIN]} | figures(turns, wall_s, bases)
 
     with Console(stderr=True).status(title) as status:
 

@@ -15,7 +15,7 @@ from infra.bench import agents_house
 from infra.bench import house as houses
 from infra.bench.agents_house import Counter
 from infra.bench.agents_replay import Direct, Gateway, Side
-from infra.bench.agents_routing import POLICIES, policy
+from infra.bench.agents_routing import POLICIES, Pinned, policy
 from infra.bench.agents_session import Shape
 from infra.bench.asking import CHAT, MESSAGES
 from infra.bench.house import Engine
@@ -125,5 +125,8 @@ def _house(staff: Staff) -> AbstractContextManager[houses.House]:
 
 def _direct(name: str, engines: Sequence[Engine], shape: Shape) -> Opened:
     slots = min(map(agents_house.slots_of, engines))
-    side = Direct(engines, policy(name, shape, len(engines), slots))
-    return Opened(side, Counter(engines[0].url, engines[0].key, CHAT), f"{len(engines)} engines of {slots} slots")
+    chosen = policy(name, shape, len(engines), slots)
+    about = f"{len(engines)} engines of {slots} slots"
+    if isinstance(chosen, Pinned):
+        about += ", a slot each" if chosen.fixed else ", too few to fix them"
+    return Opened(Direct(engines, chosen), Counter(engines[0].url, engines[0].key, CHAT), about)

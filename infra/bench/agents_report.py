@@ -21,13 +21,13 @@ ROWS = {
     "later_ttft_p50_ms": "later turns, TTFT p50, ms",
     "later_ttft_p90_ms": "later turns, TTFT p90, ms",
     "prefilled": "tokens prefilled",
-    "minimum": "  minimum, a cache per conversation",
+    "minimum": "  a cache per conversation would",
     "ratio": "  prefilled / minimum",
+    "first_prefilled": "  by first turns of main lines",
     "later_prefilled": "tokens prefilled by later turns",
-    "later_minimum": "  minimum, a cache per conversation",
+    "later_minimum": "  a cache per conversation would",
     "later_ratio": "  prefilled / minimum",
-    "first_prefilled": "tokens prefilled by first turns",
-    "shared_minimum": "minimum of all, base once an engine",
+    "shared_minimum": "minimum, base once an engine",
     "shared_ratio": "  prefilled / that minimum",
     "reuse_pct": "main lines, reused of prompt, %",
     "of_reusable_pct": "main lines, reused of reusable, %",
@@ -36,7 +36,7 @@ ROWS = {
     "subagent_of_reusable_pct": "subagents, reused of reusable, %",
     "side_first_ttft_p50_ms": "side calls, TTFT p50, ms",
     "side_first_prefilled": "side calls, tokens prefilled",
-    "moves": "turns on another engine than the last",
+    "moves": "turns on another engine than before",
     "wall_s": "wall, s",
     "requests": "requests",
     "failed": "  of these failed",
@@ -48,7 +48,7 @@ def show(title: str, runs: Mapping[str, Sequence[Figures]]) -> None:
     """One column an arm: the median of its rounds, with the least and the most where they differ."""
     found = {name: medians(rounds) for name, rounds in runs.items()}
     table = Table(title=title, title_justify="left")
-    table.add_column("")
+    table.add_column("", no_wrap=True)
     for name in found:
         table.add_column(name, justify="right")
     for row, words in ROWS.items():
@@ -70,4 +70,7 @@ def save(path: Path | None, command: str, run_id: str, shape: Shape, runs: Mappi
 
 
 def _number(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:g}"
+    """Four figures are enough for the table; the JSON has all."""
+    if value >= 10_000:
+        return f"{value / 1000:.1f}k"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
