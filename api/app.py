@@ -33,7 +33,9 @@ from api.errors import reply_for
 from api.explaining import Explainer
 from api.house import House
 from api.messages import JsonResponse
-from infra import config, entry
+from api.protocol.base import base_of
+from api.warming import Warming
+from infra import config, entry, warm_files
 from infra.celery_app import build
 from infra.config import Settings
 from infra.errors import Cancelled, ConfigError, CorralError, NotFound, StartError
@@ -47,6 +49,7 @@ from scheduler.membership import Membership
 from scheduler.queue import Tickets
 from scheduler.recovery import Recovery
 from scheduler.turns import Turns
+from scheduler.warmups import Warmups
 
 log = structlog.get_logger(__name__)
 GC_THRESHOLD = 50_000
@@ -56,12 +59,13 @@ GIVE_BACK_LIMIT_S = 2.0
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """The gateway. Raises ConfigError for an open address without keys."""
+    """The gateway. Raises ConfigError for an open address without keys, or a file of `warm` that is of no use."""
     keys = config.api_keys(settings)
     if not is_loopback(settings.host) and not keys:
         raise ConfigError(f"CORRAL_API_KEYS: needed as name:key to listen on {settings.host}; loopback needs none")
     app = FastAPI(title="Corral", lifespan=_lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.state.settings, app.state.keys = settings, keys
+    app.state.bases = [base_of(file) for file in warm_files.read(settings.warm)]
     for router in (messages.router, models.router, health.router, why.router):
         app.include_router(router)
     app.add_exception_handler(CorralError, _on_error)
@@ -86,6 +90,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     dispatcher = Dispatcher(membership, jobs, tickets, follower, settings.load_bound)
     turns = Turns(redis, settings.home_lifetime_s)
     explainer = Explainer(turns, dispatcher)
+    closing = Closing(settings.drain_s)
+    warming = Warming(app.state.bases, dispatcher, Warmups(redis), closing)
     app.state.house = House(
         settings=settings,
         keyring=Keyring(app.state.keys),
@@ -94,13 +100,15 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         counts=Counts(redis, follower, api, membership),
         turns=turns,
         explainer=explainer,
-        closing=Closing(settings.drain_s),
+        closing=closing,
     )
     log.info("serving", host=settings.host, port=settings.port)
     tasks = [asyncio.create_task(_keep_running(part)) for part in (membership, follower, recovery, turns)]
+    warm_ups = asyncio.create_task(_keep_running(warming))
     try:
         yield
     finally:
+        await end([warm_ups])  # first: it gives its own jobs back
         await dispatcher.settle(GIVE_BACK_LIMIT_S)
         await explainer.settle(GIVE_BACK_LIMIT_S)
         await end(tasks)

@@ -93,7 +93,7 @@ class StoreMachine(RuleBasedStateMachine):
         target=jobs,
         level=st.integers(0, 9),
         agent=st.sampled_from("ab"),
-        kind=st.sampled_from(Kind),
+        kind=st.sampled_from(list(RANK)),
         order=st.permutations(WORKERS),
         twice=st.booleans(),
     )
