@@ -125,11 +125,11 @@ class Caches:
 
     def prompt(self, slot: Slot, want: Want, prompt: Prompt) -> None:
         """The engine begins to prefill this prompt in the slot."""
-        if slot.held is not None:
-            # What was saved after the place where this prompt differs is no longer what the slot holds.
-            slot.held.saved_tokens = min(slot.held.saved_tokens, prompt.cached_tokens)
-            slot.held.chain, slot.held.prompt_tokens = want.chain, prompt.total_tokens
-            slot.held.tokens, slot.held.stop_reason = prompt.total_tokens, None
+        held = slot.held = slot.held or Held(want.conversation, want.agent, want.kind, want.chain)
+        # What was saved after the place where this prompt differs is no longer what the slot holds.
+        held.saved_tokens = min(held.saved_tokens, prompt.cached_tokens)
+        held.chain, held.prompt_tokens = want.chain, prompt.total_tokens
+        held.tokens, held.stop_reason = prompt.total_tokens, None
         self.meter.prompt(want.chain.characters[-1], prompt.total_tokens)
 
     def ended(self, slot: Slot, end: End) -> None:
@@ -180,20 +180,28 @@ class Caches:
             return False
         try:
             file = store.new_file(what, int(held.tokens * speeds.bytes_per_token))
-            moved = self._client.save(slot.number, file)
-            now_s = self.table.clock()
-            likely = chance(held.holding(slot.number, now_s), swap.RETURN_S)
-            prompt_tokens = min(held.prompt_tokens, moved.tokens)
-            entry = Entry(what, file, moved.size_bytes, "", held.chain, prompt_tokens, moved.tokens, likely)
-            store.written(entry)
+            entry, took_ms = self._write(store, slot, held, what, file)
         except (StoreError, EngineError) as error:
             self._trouble(error)
             self._paused_until_s = monotonic() + PAUSE_S
             return False
         self._undescribed.put(entry)
-        self.meter.saved(moved.size_bytes, moved.tokens, moved.took_ms)
-        held.tokens = held.saved_tokens = moved.tokens
+        self.meter.saved(entry.size_bytes, entry.tokens, took_ms)
+        held.tokens = held.saved_tokens = entry.tokens
         return True
+
+    def _write(self, store: Store, slot: Slot, held: Held, what: str, file: str) -> tuple[Entry, float]:
+        """A file that is whole, and the milliseconds that it took; nothing is left of one that is not."""
+        likely = chance(held.holding(slot.number, self.table.clock()), swap.RETURN_S)
+        try:
+            moved = self._client.save(slot.number, file)
+            prompt_tokens = min(held.prompt_tokens, moved.tokens)
+            entry = Entry(what, file, moved.size_bytes, "", held.chain, prompt_tokens, moved.tokens, likely)
+            store.written(entry)
+        except (StoreError, EngineError):
+            self._quietly(lambda: store.remove(file))
+            raise
+        return entry, moved.took_ms
 
     def _is_outdated(self, held: Held) -> bool:
         """The conversation went on elsewhere and was saved there: this older cache must not take that one's place."""
