@@ -22,19 +22,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
 import xxhash
+from pydantic import Field, NonNegativeInt, TypeAdapter
 
 from infra.errors import StoreError
 from scheduler.policy.chain import Chain
 from scheduler.policy.swap import Stored, to_remove
 
-UNFINISHED_S = 600.0  # a file without a description that is older was left by a worker that died
+UNFINISHED_S = 600.0  # a file without a description, or a lock, that is older was left by a worker that died
 READ_BYTES = 4 * 2**20
 SWEEP_S = 30.0
 SPARE_BYTES = 256 * 2**20  # of the disk; the last of it belongs to others
 POLL_S = 0.02
-DATA_NAME = re.compile(r".+\.(c|b)-[0-9a-f]+\.[0-9a-f]{8}\.kv")
+UNFINISHED_NAME = re.compile(r".+\.[cb]-[0-9a-f]+\.([0-9a-f]{8}\.kv|json\.[0-9a-f]{8}\.tmp|lock)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +45,16 @@ class Entry:
 
     what: str
     file: str
-    size_bytes: int
+    size_bytes: NonNegativeInt
     checksum: str
     chain: Chain
-    prompt_tokens: int
-    tokens: int
-    return_chance: float
-    uses: int = 0
+    prompt_tokens: NonNegativeInt
+    tokens: NonNegativeInt
+    return_chance: Annotated[float, Field(ge=0, le=1)]
+    uses: NonNegativeInt = 0
+
+
+_ENTRY = TypeAdapter(Entry)
 
 
 def conversation_name(conversation: str) -> str:
@@ -87,22 +92,36 @@ class Store:
         return f"{self._space}.{what}.{secrets.token_hex(4)}.kv"
 
     def written(self, entry: Entry) -> None:
-        """The engine has written it: from now on it is found here; `describe` makes it everyone's."""
+        """The engine has written it: from now on it is found here; `describe` makes it everyone's.
+
+        Raises StoreError when the file is shorter than the engine believes.
+        """
+        self.check(entry)
+        if not entry.tokens:
+            raise StoreError("empty", f"{entry.file}: the slot held nothing")
         with self._lock:
             self._fresh[entry.what] = entry
 
     def describe(self, entry: Entry) -> None:
         """Read the file once for its checksum, then make it the one of its name. Raises StoreError.
 
-        A slow reading of a large file, so not on a request's path.
+        A slow reading of a large file, so not on a request's path. One that cannot be described goes, and so does one
+        that was discarded meanwhile, or that a later one has replaced.
         """
-        old = self._read(entry.what)
-        described = replace(entry, checksum=self._checksum(entry.file))
-        self._write(described)
-        self.used_bytes += entry.size_bytes - (old.size_bytes if old is not None else 0)
         with self._lock:
-            if self._fresh.get(entry.what) == entry:
-                del self._fresh[entry.what]
+            superseded = self._fresh.get(entry.what) != entry
+        if superseded:
+            self._unlink(entry.file)
+            return
+        try:
+            self.check(entry)
+            old = self._read(entry.what)
+            self._write(replace(entry, checksum=self._checksum(entry.file)))
+        except StoreError:
+            self.discard(entry)
+            raise
+        self.used_bytes += entry.size_bytes - (old.size_bytes if old is not None else 0)
+        self._forget(entry)
         if old is not None and old.file != entry.file:
             self._unlink(old.file)
 
@@ -126,14 +145,13 @@ class Store:
 
     def used(self, entry: Entry) -> None:
         """Count a restore: what is used is kept. Nothing is lost when that fails."""
-        if entry.checksum:
-            self._write(replace(entry, uses=entry.uses + 1))
+        current = self._read(entry.what)
+        if current is not None and current.file == entry.file:  # it may have been replaced while it was restored
+            self._write(replace(current, uses=current.uses + 1))
 
     def discard(self, entry: Entry) -> None:
         """A file that cannot be used goes, with its description."""
-        with self._lock:
-            if self._fresh.get(entry.what) == entry:
-                del self._fresh[entry.what]
+        self._forget(entry)
         current = self._read(entry.what)
         if current is not None and current.file == entry.file:
             self._unlink(self._description(entry.what).name)
@@ -195,10 +213,16 @@ class Store:
         for name in to_remove(stored, self._limit_bytes, self._age_s):
             self._unlink(name)
             self._unlink(described.pop(name).file)
-        for path in self._folder.glob("*.kv"):
-            if path.name not in known and DATA_NAME.fullmatch(path.name) and now_s - _changed_s(path) > UNFINISHED_S:
+        for path in self._folder.iterdir():
+            ours = UNFINISHED_NAME.fullmatch(path.name) and path.name not in known
+            if ours and now_s - _changed_s(path) > UNFINISHED_S:
                 self._unlink(path.name)
         self.used_bytes = sum(entry.size_bytes for entry in described.values())
+
+    def _forget(self, entry: Entry) -> None:
+        with self._lock:
+            if self._fresh.get(entry.what) == entry:
+                del self._fresh[entry.what]
 
     def _description(self, what: str) -> Path:
         return self._folder / f"{self._space}.{what}.json"
@@ -234,14 +258,13 @@ class Store:
 
 
 def _entry(path: Path) -> Entry | None:
-    """None when it is not there, was removed this moment, or is not a description."""
+    """None when it is not there, was removed this moment, or does not describe a file of this very name."""
     try:
-        fields = json.loads(path.read_text())
-        links = fields["chain"]
-        held = Chain(links["system"], links["tools"], tuple(links["messages"]), tuple(links["characters"]))
-        return Entry(**(fields | {"chain": held}))
-    except (OSError, ValueError, KeyError, TypeError):
+        entry = _ENTRY.validate_json(path.read_bytes(), strict=True)
+    except (OSError, ValueError):
         return None
+    named = path.stem.endswith(f".{entry.what}")
+    return entry if named and re.fullmatch(re.escape(path.stem) + r"\.[0-9a-f]{8}\.kv", entry.file) else None
 
 
 def _changed_s(path: Path) -> float:
