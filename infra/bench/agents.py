@@ -61,16 +61,14 @@ def main(
     """Replay coding agents, and count what is prefilled again."""
     command, run_id = report.command_line("infra.bench.agents"), seed or secrets.token_hex(4)
     shape = Shape(agents, turns, 0, _bounds(words), gap, subagents, sides, max_tokens)
-    if start:
-        own = kinds.settings(store, given or [], slots=slots, context_tokens=context, threads=1)
-        found, sized = kinds.started(Staff(model, workers, own, kinds.flags(direct_flags)))
-    else:
-        found, sized = kinds.running(corral, key, [Engine(url, engine_key) for url in filter(None, engines.split(","))])
+    own = kinds.settings(store, given or [], slots=slots, context_tokens=context, threads=1)
+    staff = Staff(model, workers, own, kinds.flags(direct_flags))
+    there = [Engine(url, engine_key) for url in filter(None, engines.split(","))]
+    found, sized = kinds.started(staff) if start else kinds.running(corral, key, there)
     chosen = _chosen(arms, found)
     print(f"$ {command}\nrun {run_id}")
     runs = _rounds(chosen, sized(shape, base), run_id, repeat)
-    title = f"{agents} agents, {turns} turns, base {base} tokens, {subagents} subagents, {sides} side calls a turn"
-    agents_report.show(title, runs)
+    agents_report.show(shape, runs)
     agents_report.save(json_file, command, run_id, shape, runs)
     _judge(runs)
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from pydantic import ValidationError
+
 from infra.bench import agents_house
 from infra.bench import house as houses
 from infra.bench.agents_house import Counter
@@ -102,12 +104,19 @@ def running(corral: str, key: str, engines: Sequence[Engine]) -> tuple[dict[str,
 
 def settings(store: str, given: Sequence[str], **own: Any) -> dict[str, Any]:
     """Settings of the started Corral from `--store` and `--set NAME=VALUE`. Raises ConfigError."""
+    if store not in ("on", "off"):
+        raise ConfigError(f"--store {store}: must be on or off")
     changes = dict(own)
     for text in [*([STORE_OFF] if store == "off" else []), *given]:
         name, equals, value = text.partition("=")
         if not equals or name not in Settings.model_fields:
             raise ConfigError(f"--set {text}: must be NAME=VALUE with a name of `corral config`")
         changes[name] = value
+    try:
+        Settings(**changes)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise ConfigError(f"--set {first['loc'][0]}: {first['msg'].lower()}") from None
     return changes
 
 

@@ -11,8 +11,8 @@ P(t) be the tokens of its prompt, C(t) those found in a cache, O(t) those genera
   Summed over its turns, each token of a conversation is prefilled once, and none that was generated. No allowance is
   made for the last generated token, which an engine has not yet put in its cache: it costs one token a turn.
 - the same over later turns alone, where it shows what routing loses: first turns, with the base, outweigh all else.
-- minimum with a shared base: as above, but system and tools of a kind of conversation are prefilled once per engine,
-  not once per conversation.
+- minimum with a shared base: as above, but system and tools of a kind of conversation are prefilled once per engine
+  that answered, not once per conversation. A base that one engine saved and another restored costs even less.
 - reuse: C / P over later turns. Even a perfect cache stays below 100 %, as a turn brings new words; so `of_reusable`
   is C(t+1) / (P(t) + O(t)), bounded by P(t+1) - 1: what was found of what could have been.
 """

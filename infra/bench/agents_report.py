@@ -44,10 +44,12 @@ ROWS = {
 WIDTH = 132
 
 
-def show(title: str, runs: Mapping[str, Sequence[Figures]]) -> None:
+def show(shape: Shape, runs: Mapping[str, Sequence[Figures]]) -> None:
     """One column an arm: the median of its rounds, with the least and the most where they differ."""
     found = {name: medians(rounds) for name, rounds in runs.items()}
-    table = Table(title=title, title_justify="left")
+    life = f"{shape.agents} agents, {shape.turns} turns, {shape.words[0]}-{shape.words[1]} new words each"
+    print(f"{life}, pauses of {shape.gap_s:g} s, {shape.subagents} subagents, {shape.sides} side calls a turn")
+    table = Table()
     table.add_column("", no_wrap=True)
     for name in found:
         table.add_column(name, justify="right")

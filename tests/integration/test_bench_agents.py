@@ -84,7 +84,14 @@ def test_a_wrong_option_is_named_before_anything_starts(option: dict[str, str]) 
         agents.main(corral="http://127.0.0.1:1", repeat=1, **option)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("given", ["slots", "no_such_setting=1"])
+def test_the_store_is_on_or_off() -> None:
+    assert settings("off", [])["store_dir"] == "off"
+    assert "store_dir" not in settings("on", [])
+    with pytest.raises(ConfigError, match="--store"):
+        settings("maybe", [])
+
+
+@pytest.mark.parametrize("given", ["slots", "no_such_setting=1", "queue_limit=none"])
 def test_an_unknown_setting_is_named(given: str) -> None:
     with pytest.raises(ConfigError, match="--set"):
         settings("on", [given])

@@ -90,7 +90,7 @@ def test_repeats_give_a_median_with_its_spread() -> None:
 
 def test_the_table_and_the_file_hold_every_arm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = {name: [figures([turn(0, 12_345)], 1, {})] for name in ("corral", "pinned")}
-    agents_report.show("title", runs)
+    agents_report.show(shape(), runs)
     assert capsys.readouterr().out.count("12.3k") >= 2
     file = tmp_path / "figures.json"
     agents_report.save(file, "python -m x", "run", shape(), runs)
