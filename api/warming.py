@@ -69,7 +69,9 @@ class Warming:
     async def _round(self, worker: WorkerInfo) -> bool:
         """Ask for what is left, one base at a time; True when nothing is."""
         failures = await self._warmups.failures(engine_of(worker))
-        tries = [(base, failures.get(base.chain.base, 0)) for base in self._bases]
+        # Where nothing is saved a base lives in a slot, and one more would only take another's place.
+        held = self._bases[: len(worker.slots)] if worker.store.off else self._bases
+        tries = [(base, failures.get(base.chain.base, 0)) for base in held]
         over = [failed is None or failed >= TRIES or await self._try(base, worker, failed) for base, failed in tries]
         return all(over)
 
