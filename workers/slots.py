@@ -133,6 +133,11 @@ class SlotTable:
         with self._changed:
             self._changed.wait(timeout_s)
 
+    def wake(self) -> None:
+        """Let those who wait look again."""
+        with self._changed:
+            self._changed.notify_all()
+
     @property
     def busy(self) -> int:
         """How many are answering now."""
@@ -185,7 +190,7 @@ class SlotTable:
         idle = [slot for slot in self.slots if not slot.busy]
         own = [slot for slot in idle if slot.owner == want.conversation]
         if own:
-            return max(own, key=lambda slot: slot.held.ended_s if slot.held else 0.0)  # of two copies the fresher one
+            return max(own, key=lambda slot: (_of_use(slot, want.chain), slot.held.ended_s if slot.held else 0.0))
         if want.kind is not Kind.SIDE:
             idle = [slot for slot in idle if not self._is_scratch(slot)] or idle
         empty = [slot for slot in idle if slot.owner is None]
@@ -234,8 +239,8 @@ def _tokens(slot: Slot) -> int:
 
 
 def _info(slot: Slot) -> SlotInfo:
-    held = slot.held if slot.owner is not None else None
-    if held is None:
+    held = slot.held
+    if held is None or held.conversation != slot.owner:  # its owner's cache is still on its way there
         return SlotInfo(slot=slot.number, conversation=slot.owner, busy=slot.busy and not slot.kept)
     return SlotInfo(
         slot=slot.number,
