@@ -118,7 +118,10 @@ class Settings(BaseModel):
     @field_validator("warm", mode="before")
     @classmethod
     def _listed(cls, value: Any) -> Any:
-        return _paths(value, Path())
+        paths = _paths(value, Path())
+        if not isinstance(paths, tuple):
+            raise PydanticCustomError("no_files", "must be a list of files")
+        return paths
 
     @property
     def store_folder(self) -> Path | None:

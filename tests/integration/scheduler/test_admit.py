@@ -6,7 +6,7 @@ import pytest
 
 from infra import keys
 from infra.errors import NoWorker, QueueFull
-from scheduler.contract import WorkerState
+from scheduler.contract import Kind, WorkerState
 from scheduler.jobs import Admission
 from scheduler.policy.placement import Candidate
 from tests.integration.scheduler.store import API, Store, candidates, spec
@@ -139,3 +139,12 @@ async def test_a_conversation_that_left_its_home_counts_only_at_the_new_one(stor
     await store.jobs.admit(spec(conversation="c"), candidates("w2", "w1"), 1)
     assert await store.jobs.home("c") == "w2"
     assert store.raw.zrange(keys.homes("w1"), 0, -1) == []
+
+
+async def test_a_warm_up_has_no_home_and_is_nobodys_conversation(store: Store) -> None:
+    store.worker("w1")
+    job = spec(9, conversation="c", kind=Kind.WARM)
+    assert (await store.jobs.admit(job, candidates("w1"), 1)).worker == "w1"
+    assert store.line("w1") == [job.id]
+    assert await store.jobs.home("c") is None
+    assert not store.raw.exists(keys.home("c"), keys.homes("w1"))

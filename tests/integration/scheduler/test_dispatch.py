@@ -11,7 +11,7 @@ from infra.config import Settings
 from infra.errors import BrokerDown, NoWorker
 from infra.redis_client import READ_TIMEOUT_S, async_client
 from scheduler import dispatch
-from scheduler.contract import Failed, TextDelta, encode_deltas
+from scheduler.contract import Failed, Finished, Kind, StopReason, TextDelta, encode_deltas
 from scheduler.dispatch import Dispatcher
 from scheduler.follow import Follower
 from scheduler.membership import Membership
@@ -164,3 +164,31 @@ async def test_a_job_that_was_moved_is_known_to_be_elsewhere(store: Store) -> No
             assert not await placed.vanished()
             assert placed.worker == "w2"
         assert (store.line("w2"), await store.jobs.worker_of(job.id)) == ([], None)
+
+
+async def test_a_job_for_one_worker_goes_to_it_alone_and_leaves_no_home(store: Store) -> None:
+    store.worker("w1")
+    store.worker("w2")
+    async with dispatching(store) as dispatcher:
+        for name in ("w1", "w2"):
+            job = spec(9, kind=Kind.WARM, conversation="same")
+            async with dispatcher.submit(job, only=name) as placed:
+                assert (placed.worker, store.line(name)) == (name, [job.id])
+        with pytest.raises(NoWorker):
+            async with dispatcher.submit(spec(9), only="w3"):
+                pass
+    assert await store.jobs.home("same") is None
+
+
+async def test_a_warm_up_says_nothing_of_how_long_answers_take(store: Store) -> None:
+    worker = store.worker()
+    slow = Finished(StopReason.MAX_TOKENS, None, 1, 0, 1, 60_000, 0, "hash", 1)
+    async with dispatching(store) as dispatcher:
+        before_s = dispatcher.usual_answer_s
+        async with dispatcher.submit(spec(9, kind=Kind.WARM), only="w1") as placed:
+            claimed = worker.claims.claim()
+            assert claimed is not None
+            worker.append(claimed, 1, encode_deltas([slow]), "done")
+            while placed.last is None:
+                await placed.next(WAIT_S)
+        assert dispatcher.usual_answer_s == before_s

@@ -11,7 +11,7 @@ from infra.celery_app import build
 from infra.config import Settings
 from infra.errors import BrokerDown
 from scheduler import contact, recovery
-from scheduler.contract import Failed, WorkerState
+from scheduler.contract import Failed, Kind, WorkerState
 from scheduler.membership import Membership
 from scheduler.queue import Tickets
 from scheduler.recovery import Recovery
@@ -298,3 +298,16 @@ async def test_a_living_worker_without_work_is_not_forgotten(store: Store) -> No
     store.worker("w1")
     await sweeper(store).sweep()
     assert store.raw.zrange(keys.WORKERS, 0, -1) == ["w1"]
+
+
+async def test_a_warm_up_of_a_worker_that_leaves_is_not_moved(store: Store) -> None:
+    leaving = store.worker("w1")
+    warm, other = spec(9, kind=Kind.WARM), spec()
+    for job in (warm, other):
+        await store.admit(job, "w1")
+    store.worker("w2")
+    leaving.beat(state=WorkerState.DRAINING)
+    await sweeper(store).sweep()
+    assert (store.line("w1"), store.line("w2")) == ([], [other.id])
+    assert store.state(warm.id) is None
+    assert (sum(store.tickets("w1")), sum(store.tickets("w2"))) == (0, 1)

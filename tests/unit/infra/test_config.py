@@ -180,3 +180,30 @@ def test_every_setting_says_what_it_is() -> None:
 def test_the_reserve_never_takes_more_than_half_of_a_window(context: int, reserve: int) -> None:
     kept = Settings(overflow_reserve_tokens=reserve).reserve_tokens(context)
     assert 0 <= kept <= context // 2
+
+
+def test_warm_files_are_listed_by_commas_or_lines_and_relative_ones_lie_in_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    wanted = (tmp_path / "a.md", Path("/b/c.json"))
+    assert load({"CORRAL_WARM": " a.md, /b/c.json ,"}).settings.warm == wanted
+    assert load({"CORRAL_WARM": "a.md\n/b/c.json\n"}).settings.warm == wanted
+    assert load({"CORRAL_WARM": ""}).settings.warm == ()
+    assert load({"CORRAL_WARM": "a,b.md\n"}).settings.warm == (tmp_path / "a,b.md",)
+
+
+def test_warm_files_of_the_settings_file_lie_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write(tmp_path, 'warm = ["a.md", "/b/c.json", "~/d.txt"]\n')
+    monkeypatch.setenv("HOME", "/home/me")
+    assert load({}, file).settings.warm == (tmp_path / "a.md", Path("/b/c.json"), Path("/home/me/d.txt"))
+
+
+def test_warm_files_pass_to_another_process_as_they_are(tmp_path: Path) -> None:
+    settings = Settings(warm=(tmp_path / "a,b.md", tmp_path / "c.json"))
+    assert load(environment(settings)).settings == settings
+
+
+def test_warm_must_be_a_list_of_files(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="`warm`: must be a list of files"):
+        load({}, write(tmp_path, "warm = [1, 2]"))

@@ -90,3 +90,8 @@ def test_a_model_that_is_none_is_refused_with_the_reason(tmp_path: Path) -> None
         checks.model(str(tmp_path / "missing.gguf"))
     with pytest.raises(StartError, match="hf:OWNER/REPO"):
         checks.model("hf:nothing")
+
+
+def test_a_missing_warm_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^warm: .*none\.json: no such file"):
+        checks.warm(Settings(warm=(tmp_path / "none.json",)))

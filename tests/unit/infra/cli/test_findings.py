@@ -78,3 +78,17 @@ def test_warnings_alone_do_not_fail(tmp_path: Path) -> None:
     with pytest.raises(typer.Exit) as ended:
         doctor.doctor(data_dir=tmp_path)
     assert ended.value.exit_code == 0
+
+
+def test_the_files_to_warm_up_with_are_listed_with_their_tokens(tmp_path: Path) -> None:
+    file = tmp_path / "reviewer.md"
+    file.write_text("x" * 8000)
+    found = findings.warm(Settings(warm=(file,)))
+    assert (found.level, found.text) == (Level.OK, "reviewer.md, about 2000 tokens")
+    assert findings.warm(Settings(warm=(file,), context_tokens=1024)).level is Level.WARN
+    assert findings.warm(Settings()).level is Level.OK
+
+
+def test_a_bad_warm_file_fails(tmp_path: Path) -> None:
+    found = findings.warm(Settings(warm=(tmp_path / "none.md",)))
+    assert (found.level, found.text) == (Level.FAIL, f"{tmp_path / 'none.md'}: no such file or directory")

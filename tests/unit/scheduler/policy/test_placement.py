@@ -5,7 +5,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from scheduler.contract import ClusterView, WorkerState
-from scheduler.policy.placement import MOST_CANDIDATES, NO_LIMIT, candidates, choose, load
+from scheduler.policy.placement import MOST_CANDIDATES, NO_LIMIT, candidates, choose, load, only
 from scheduler.policy.ring import preference
 from tests.unit.scheduler.policy.views import bounds, conversations, view, views, worker
 
@@ -102,3 +102,11 @@ def test_a_job_that_must_move_gets_the_first_with_room(cluster: ClusterView, con
 def test_thinking_conversations_count_as_load() -> None:
     assert load(worker("w1", queued=1, running=2, homes=9)) == 9
     assert load(worker("w1", queued=7, running=2, homes=3)) == 9
+
+
+@given(views)
+def test_a_named_worker_is_the_only_candidate_if_it_is_able(cluster: ClusterView) -> None:
+    for found in cluster.workers:
+        names = [c.worker for c in only(cluster, found.info.name)]
+        assert names == ([found.info.name] if found.info.name in ready(cluster) else [])
+    assert only(cluster, "nobody") == ()
