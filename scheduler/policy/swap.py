@@ -71,7 +71,7 @@ def worth_saving(holding: Holding, saved_tokens: int, waiting: int, speeds: Spee
     unsaved = holding.tokens - saved_tokens
     if unsaved < LEAST_UNSAVED_TOKENS or holding.tokens < LEAST_TOKENS:
         return False
-    restore_s = speeds.restore_s(int(holding.tokens * speeds.bytes_per_token)) if not saved_tokens else 0.0
+    restore_s = speeds.restore_s(int(unsaved * speeds.bytes_per_token))  # the rest is restored in any case
     gain_s = chance(holding, RETURN_S) * (speeds.prefill_s(unsaved) - restore_s)
     return gain_s > speeds.save_s(holding.tokens) * (waiting + MAY_COME)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.contract import Kind, StopReason
-from scheduler.policy.eviction import Holding, chance, learnt_gap_s, value, victim
+from scheduler.policy.eviction import WORTHLESS_TOKENS, Holding, chance, learnt_gap_s, value, victim
 
 pytestmark = pytest.mark.unit
 
@@ -33,6 +33,42 @@ def test_nothing_cheaper_could_have_been_taken(held: list[Holding]) -> None:
 @given(st.lists(holdings, min_size=1, unique_by=lambda holding: holding.slot), st.randoms())
 def test_the_order_in_which_slots_are_told_does_not_matter(held: list[Holding], dice: object) -> None:
     assert victim(held) == victim(held[::-1])
+
+
+uses = st.dictionaries(st.integers(0, 63), st.integers(0, 1_000_000))
+
+
+@given(st.lists(holdings, min_size=1, unique_by=lambda holding: holding.slot), uses)
+def test_a_beginning_of_use_to_the_new_one_never_costs_a_conversation_that_is_worth_more(
+    held: list[Holding], of_use: dict[int, int]
+) -> None:
+    values = {holding.slot: value(holding) for holding in held}
+    assert values[victim(held, of_use)] <= max(WORTHLESS_TOKENS, min(values.values()))
+
+
+@given(st.lists(holdings, min_size=1, unique_by=lambda holding: holding.slot), uses)
+def test_of_those_worth_nothing_the_one_of_most_use_goes_first(held: list[Holding], of_use: dict[int, int]) -> None:
+    worthless = [holding.slot for holding in held if value(holding) <= WORTHLESS_TOKENS]
+    if worthless:
+        taken = victim(held, of_use)
+        assert taken in worthless
+        assert of_use.get(taken, 0) == max(of_use.get(slot, 0) for slot in worthless)
+
+
+@given(holdings, times, st.floats(0.1, 1e6), st.floats(0.1, 1e6))
+def test_the_further_one_looks_the_likelier_is_a_return(
+    held: Holding, idle_s: float, one_s: float, other_s: float
+) -> None:
+    near_s, far_s = sorted((one_s, other_s))
+    assert chance(held, near_s) <= chance(held, far_s)
+
+
+@given(st.lists(times, min_size=1))
+def test_a_learnt_gap_lies_among_those_that_were_seen(gaps_s: list[float]) -> None:
+    learnt: float | None = None
+    for gap_s in gaps_s:
+        learnt = learnt_gap_s(learnt, gap_s)
+    assert learnt == pytest.approx(sorted([min(gaps_s), learnt or 0.0, max(gaps_s)])[1])
 
 
 @given(holdings, times)
