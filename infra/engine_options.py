@@ -17,8 +17,8 @@ from infra.gguf_file import BLOCKS
 KV_TYPES = {
     "f32": 0, "f16": 1, "bf16": 30, "q8_0": 8, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "iq4_nl": 20,
 }  # fmt: skip
-# llama-server's defaults of --ubatch-size, --ctx-checkpoints and --checkpoint-min-step.
-BATCH_TOKENS, CHECKPOINTS, CHECKPOINT_STEP_TOKENS = 512, 32, 8192
+BATCH_TOKENS = 512  # llama-server's default of --ubatch-size
+CHECKPOINTS = 8  # Corral's, see decision 0012; llama-server's own default is 32
 # Each keeps a part of the model or its cache off the device, or chooses the device itself.
 ELSEWHERE = (
     *("-ot", "--override-tensor", "-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe"),
@@ -31,9 +31,9 @@ OFF = frozenset({"off", "0", "false"})
 class EngineOptions:
     """`batch_tokens` go through the model at once. `whole_window`: sliding-window layers keep everything too.
 
-    At most `checkpoints` copies of windows and states are kept for each slot, one each `checkpoint_step_tokens`.
-    `files` are further models that are loaded beside. `elsewhere` is the flag that moves a part off the device, else
-    empty; `gpu_layers` a number of layers on it, None for all.
+    At most `checkpoints` copies of windows and states are kept for each slot. `files` are further models that are
+    loaded beside. `elsewhere` is the flag that moves a part off the device, else empty; `gpu_layers` a number of layers
+    on it, None for all.
     """
 
     key_type: str = "f16"
@@ -42,7 +42,6 @@ class EngineOptions:
     whole_window: bool = False
     flash_attention: bool = True
     checkpoints: int = CHECKPOINTS
-    checkpoint_step_tokens: int = CHECKPOINT_STEP_TOKENS
     files: tuple[Path, ...] = ()
     elsewhere: str = ""
     gpu_layers: int | None = None
@@ -68,7 +67,6 @@ def read(text: str) -> EngineOptions:
         whole_window="--swa-full" in given,
         flash_attention=_value(given, "-fa --flash-attn") not in OFF,
         checkpoints=CHECKPOINTS if checkpoints is None else checkpoints,
-        checkpoint_step_tokens=_number(_value(given, "-cms --checkpoint-min-step")) or CHECKPOINT_STEP_TOKENS,
         files=_models(arguments),
         elsewhere=next((flag for flag in given if flag in ELSEWHERE), ""),
         gpu_layers=_number(_value(given, "-ngl --gpu-layers --n-gpu-layers")),

@@ -91,8 +91,8 @@ class Plan:
 
 
 def restorable(facts: Facts) -> bool:
-    """Does a saved slot of this model bring its cache back? Only where every layer attends to everything: a window or
-    a recurrent state cannot be cut back to an earlier token, and what an engine would need for it is not in the file.
+    """Does a saved slot of this model bring its cache back? Surely where every layer attends to everything. A window or
+    a recurrent state cannot be cut back to an earlier token: that takes checkpoints, which not every engine saves.
 
     Told from metadata; the probe of a running engine has the last word.
     """
@@ -111,10 +111,8 @@ def slot_bytes(facts: Facts, options: EngineOptions, context_tokens: int) -> int
 
 
 def checkpoint_bytes(facts: Facts, options: EngineOptions, context_tokens: int) -> int:
-    """The most that checkpoints of one slot take: one each so many tokens, one at the end, one at the last question."""
-    cells = _rounded(context_tokens)
-    count = min(options.checkpoints, cells // options.checkpoint_step_tokens + 2)
-    return count * _fixed_bytes(facts, options, cells)
+    """The most that checkpoints of one slot take. Each turn makes two to four, so the list fills up soon."""
+    return options.checkpoints * _fixed_bytes(facts, options, _rounded(context_tokens))
 
 
 def _fixed_bytes(facts: Facts, options: EngineOptions, cells: int) -> int:

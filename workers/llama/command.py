@@ -17,6 +17,7 @@ from typing import Literal
 from infra import engine_options, engine_search, sizing
 from infra.config import Settings
 from infra.device import gpu_environment
+from infra.engine_options import CHECKPOINTS
 from infra.engine_search import EMBEDDED, LIBRARY
 from infra.errors import ConfigError, StartError
 from infra.model_setting import HfModel
@@ -25,6 +26,7 @@ from workers.llama.model import ModelProfile, served_name
 # A kept-alive connection holds one of the engine's HTTP threads: two a slot (one may still be ending) and some for
 # health, counting, saving and looking.
 CONTROL_THREADS = 8
+STEPS = 4  # a window holds so many old checkpoints; the base's and those of the last turn make up CHECKPOINTS
 
 _ON_LOOPBACK = "Corral keeps the engine on a loopback port and key of its own"
 _PINNED = "Corral pins conversations to slots and needs this as it is"
@@ -93,6 +95,9 @@ def command(
         # One KV buffer per slot: a shared one drops idle slots, and when it overflows ends every running request.
         "--no-kv-unified",
         *("--cache-ram", "0"),
+        # What cannot be cut back to an earlier token goes on from a checkpoint: `CHECKPOINTS` of them with this step
+        # between old ones keep the end of the last turns and the end of the base, in any window (decision 0012).
+        *("--ctx-checkpoints", str(CHECKPOINTS), "--checkpoint-min-step", str(shape.context_tokens // STEPS)),
         *("-t", threads, "-tb", threads, "--threads-http", str(2 * shape.engine_slots + CONTROL_THREADS)),
         *("--jinja", "--metrics", "--slots", "--no-webui"),
         *_store_arguments(settings),

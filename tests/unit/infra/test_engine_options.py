@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from infra import engine_options
-from infra.engine_options import EngineOptions
+from infra.engine_options import CHECKPOINTS, EngineOptions
 from infra.errors import ConfigError
 
 pytestmark = pytest.mark.unit
@@ -22,9 +22,8 @@ def test_the_flags_are_read_in_all_spellings_and_the_last_one_counts(tmp_path: P
     read = engine_options.read(text)
     assert (read.key_type, read.value_type, read.batch_tokens) == ("q8_0", "q5_1", 1024)
     assert (read.whole_window, read.flash_attention, read.files, read.gpu_layers) == (True, False, (eyes,), 99)
-    assert (read.elsewhere, read.checkpoints, read.checkpoint_step_tokens) == ("", 32, 8192)
-    kept = engine_options.read("--ctx-checkpoints 0 -cms 512")
-    assert (kept.checkpoints, kept.checkpoint_step_tokens) == (0, 512)
+    assert (read.elsewhere, read.checkpoints) == ("", CHECKPOINTS)
+    assert engine_options.read("--ctx-checkpoints 0 -cms 512").checkpoints == 0
 
 
 @pytest.mark.parametrize("text", ["--n-cpu-moe 20", "--cpu-moe", "-ot exps=CPU", "--no_kv_offload", "-dev none"])

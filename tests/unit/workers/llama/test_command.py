@@ -51,6 +51,15 @@ def test_scratch_slots_come_on_top_and_an_auto_that_nobody_resolved_is_refused()
         line(Settings(slots="auto"))
 
 
+def test_checkpoints_are_few_and_their_step_grows_with_the_window_unless_the_user_sets_them() -> None:
+    for window in (8192, 131072):
+        arguments = line(Settings(slots=2, context_tokens=window))
+        step = int(value(arguments, "--checkpoint-min-step"))
+        # The base's checkpoint, those a step apart in the whole window, and the three that a turn makes: all have room.
+        assert 1 + window // step + 3 <= int(value(arguments, "--ctx-checkpoints"))
+    assert line(Settings(engine_args="-ctxcp 3"))[-2:] == ["-ctxcp", "3"]
+
+
 def test_the_engine_listens_on_loopback_with_threads_for_all_slots_and_control() -> None:
     arguments = line(Settings(slots=10))
     assert (value(arguments, "--host"), value(arguments, "--port")) == ("127.0.0.1", "4711")
@@ -114,10 +123,10 @@ def test_no_owned_flag_passes_in_any_form(flag: str, form: str) -> None:
         engine_arguments(form.format(flag))
 
 
-def test_every_flag_that_corral_sets_is_owned_but_for_the_template() -> None:
+def test_every_flag_that_corral_sets_is_owned_but_for_the_template_and_the_checkpoints() -> None:
     arguments = line(Settings(), profile=ModelProfile(Path("/t.jinja")))
     flags = {argument for argument in arguments if argument.startswith("-")}
-    assert flags - set(command.OWNED) == {"--chat-template-file"}
+    assert flags - set(command.OWNED) == {"--chat-template-file", "--ctx-checkpoints", "--checkpoint-min-step"}
 
 
 def test_an_open_quote_is_an_error_of_the_setting() -> None:

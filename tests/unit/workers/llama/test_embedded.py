@@ -57,6 +57,7 @@ def test_what_corral_writes_is_what_the_library_is_told() -> None:
     told = parameters(parse(line), "secret")
     assert (told.model.path, told.port, list(told.hostnames)) == ("/m.gguf", 4711, ["127.0.0.1"])
     assert (told.n_parallel, told.n_ctx, told.kv_unified, told.cache_ram_mib) == (3, 3072, False, 0)
+    assert (told.n_ctx_checkpoints, told.checkpoint_min_step) == (8, 256)
     assert (told.cpuparams.n_threads, told.cpuparams_batch.n_threads, told.n_threads_http) == (2, 2, 14)
     assert (told.use_jinja, told.endpoint_metrics, told.endpoint_slots, told.ui) == (True, True, True, False)
     assert told.chat_template == DEMO_TEMPLATE.read_text()
