@@ -59,9 +59,10 @@ class Warming:
         """Until this engine has every base, or the tries are used up, or it is gone."""
         while self._serves(worker):
             try:
-                async with self._alone_with(worker) as mine:
-                    if mine and await self._round(worker):
-                        return
+                if _has_room(self._now(worker)):
+                    async with self._holding(engine_of(worker)) as mine:
+                        if mine and await self._round(worker):
+                            return
             except BrokerDown as error:
                 log.debug("warm_up_waits", worker=worker.name, reason=error.message)
             await asyncio.sleep(PAUSE_S)
@@ -79,7 +80,10 @@ class Warming:
         """One base after `failed` failures; True when it need not be tried again."""
         engine = engine_of(worker)
         try:
-            await self._ask(base, worker)
+            async with self._holding(_made(base, worker)) as mine:
+                if not mine:
+                    return False
+                await self._ask(base, worker)
         except Refused:
             return False  # not now; it does not count
         except CorralError as error:
@@ -97,7 +101,7 @@ class Warming:
         began_s = monotonic()
         async with self._dispatcher.submit(_job(base, worker), only=worker.name) as placed:
             while placed.last is None:
-                await self._warmups.renew(engine_of(worker))
+                await self._warmups.renew(engine_of(worker), _made(base, worker))
                 if not self._serves(worker):
                     raise Refused("the worker has gone, or the house closes")
                 if not await placed.next(TICK_S) and await placed.vanished():
@@ -107,14 +111,13 @@ class Warming:
         _tell(base, worker, placed.last, monotonic() - began_s)
 
     @asynccontextmanager
-    async def _alone_with(self, worker: WorkerInfo) -> AsyncIterator[bool]:
-        engine = engine_of(worker)
-        mine = _has_room(self._now(worker)) and await self._warmups.take(engine)
+    async def _holding(self, what: str) -> AsyncIterator[bool]:
+        mine = await self._warmups.take(what)
         try:
             yield mine
         finally:
             if mine:
-                await self._warmups.give_back(engine)
+                await self._warmups.give_back(what)
 
     def _ready(self) -> list[WorkerInfo]:
         infos = (worker.info for worker in self._dispatcher.view.workers)
@@ -131,6 +134,11 @@ class Warming:
 def engine_of(worker: WorkerInfo) -> str:
     """Names one run of one engine: with it the caches in its slots begin and end."""
     return f"{worker.incarnation}:{worker.engine_pid}"
+
+
+def _made(base: Base, worker: WorkerInfo) -> str:
+    """Names what one worker at a time makes: the others find it in their store, and make another base meanwhile."""
+    return f"{engine_of(worker) if worker.store.off else worker.model_hash}:{base.chain.base}"
 
 
 def _has_room(worker: WorkerInfo | None) -> bool:

@@ -1,6 +1,6 @@
 """How far the warm-ups of each engine are, so that of all API processes one at a time sees to it.
 
-Owns: the lock of an engine's warm-ups, and which of its bases are done or have failed how often.
+Owns: the locks of engines and bases, and which bases of an engine are done or have failed how often.
 Never: submits a job, decides what is tried again.
 """
 
@@ -29,20 +29,21 @@ class Warmups:
         self._owner = uuid.uuid4().hex
         self._unlock = redis.register_script(scripts.text("unlock"))
 
-    async def take(self, engine: str) -> bool:
-        """Whether this process sees to the engine's warm-ups from now on, for LOCK_MS."""
+    async def take(self, what: str) -> bool:
+        """Whether the engine, or the base, is this caller's from now on, for LOCK_MS."""
         with broker_errors():
-            return bool(await self._redis.set(_lock(engine), self._owner, nx=True, px=LOCK_MS))
+            return bool(await self._redis.set(_lock(what), self._owner, nx=True, px=LOCK_MS))
 
-    async def renew(self, engine: str) -> None:
-        """Hold it for LOCK_MS more. Should it have run out and be another's, a base is asked for twice, no worse."""
+    async def renew(self, *whats: str) -> None:
+        """Hold them for LOCK_MS more. Should one have run out and be another's, a base is asked for twice, no worse."""
         with broker_errors():
-            await self._redis.pexpire(_lock(engine), LOCK_MS)
+            for what in whats:
+                await self._redis.pexpire(_lock(what), LOCK_MS)
 
-    async def give_back(self, engine: str) -> None:
-        """Let another process go on."""
+    async def give_back(self, what: str) -> None:
+        """Let another one go on."""
         with broker_errors():
-            await self._unlock([_lock(engine)], [self._owner])
+            await self._unlock([_lock(what)], [self._owner])
 
     async def failures(self, engine: str) -> dict[str, int | None]:
         """base -> how often its warm-up failed, None when it is done; a base that was not tried is not there."""
@@ -64,5 +65,5 @@ class Warmups:
             await self._redis.pexpire(keys.warm(engine), KEPT_MS)
 
 
-def _lock(engine: str) -> str:
-    return keys.lock(f"warm:{engine}")
+def _lock(what: str) -> str:
+    return keys.lock(f"warm:{what}")

@@ -45,7 +45,14 @@ def info(name: str, run: int = 1, *, slots: int = 2, owner: str | None = None, o
     state = WorkerState.READY
     store = StoreInfo(off=off)
     return WorkerInfo(
-        name=name, incarnation=f"{name}-i", state=state, slots=held, engine_pid=run, model="m", store=store
+        name=name,
+        incarnation=f"{name}-i",
+        state=state,
+        slots=held,
+        engine_pid=run,
+        model="m",
+        model_hash="hash",
+        store=store,
     )
 
 
@@ -90,16 +97,16 @@ class Cluster:
             self.open -= 1
             await self._told()
 
-    async def take(self, engine: str) -> bool:
-        mine = engine not in self.locks
-        self.locks.add(engine)
+    async def take(self, what: str) -> bool:
+        mine = what not in self.locks
+        self.locks.add(what)
         return mine
 
-    async def renew(self, engine: str) -> None:
-        assert engine in self.locks
+    async def renew(self, *whats: str) -> None:
+        assert self.locks.issuperset(whats)
 
-    async def give_back(self, engine: str) -> None:
-        self.locks.discard(engine)
+    async def give_back(self, what: str) -> None:
+        self.locks.discard(what)
 
     async def failures(self, engine: str) -> dict[str, int | None]:
         return dict(self.books.get(engine, {}))
@@ -172,6 +179,17 @@ async def test_one_base_at_a_time_is_asked_of_a_worker(bases: list[Base]) -> Non
     async with warming(cluster, bases):
         await cluster.until(lambda: len(cluster.books.get(engine_of(info("w1")), {})) == 2)
     assert (cluster.most_open, cluster.locks) == (1, set())
+
+
+async def test_one_worker_at_a_time_makes_a_base_and_the_other_makes_another_meanwhile(bases: list[Base]) -> None:
+    cluster = Cluster(info("w1"), info("w2"))
+    first = f"hash:{bases[0].chain.base}"
+    cluster.locks.add(first)
+    async with warming(cluster, bases):
+        await cluster.until(lambda: [list(book) for book in cluster.books.values()] == [[bases[1].chain.base]] * 2)
+        cluster.locks.remove(first)
+        await cluster.until(lambda: sum(map(len, cluster.books.values())) == 4)
+    assert len(cluster.asked) == 4
 
 
 async def test_a_new_engine_of_the_same_worker_is_warmed_up_again(bases: list[Base]) -> None:
