@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,9 @@ from urllib.parse import urlsplit
 
 import typer
 
+from infra import warm_files
 from infra.cli import console, gateway, options
+from infra.cli.base_recorder import BaseRecorder
 from infra.cli.gateway import Gateway, Status
 from infra.config import Settings
 from infra.errors import NoWorker, StartError
@@ -70,6 +73,10 @@ def claude(
     url: options.Url = None,
     key: options.Key = None,
     print_env: Annotated[bool, typer.Option("--print-env", help="Print the variables and stop.")] = False,
+    record_base: Annotated[
+        Path | None,
+        typer.Option("--record-base", metavar="FILE.json", help="Write its system prompt and tools for `warm`."),
+    ] = None,
 ) -> None:
     """Start Claude Code on this cluster, as a named agent with a priority."""
     settings = options.load_with().settings
@@ -83,8 +90,31 @@ def claude(
         for variable, value in variables.items():
             console.say(f"export {variable}={quoted(value)}")
         return
+    command = ["claude", *(arguments or [])]
+    if record_base is not None:
+        _record(record_base, program, command, variables)
+        return
+    os.execve(program, command, _whole(variables, address))  # noqa: S606
+
+
+def _whole(variables: Mapping[str, str], address: str) -> dict[str, str]:
+    """The client's environment: this process's own, without what would pass by `address`, and `variables`."""
     kept = {variable: value for variable, value in os.environ.items() if variable not in UNWANTED}
-    os.execve(program, ["claude", *(arguments or [])], kept | variables | proxy_exception(address, kept))  # noqa: S606
+    return {**kept, **variables, **proxy_exception(address, kept)}
+
+
+def _record(file: Path, program: str, command: list[str], variables: Mapping[str, str]) -> None:
+    """Run the client on a recorder in place of the cluster; its first request ends in `file`, and is refused.
+
+    Raises ConfigError for the file's name, StartError when the client asked nothing.
+    """
+    with BaseRecorder(file) as recorder:
+        environ = _whole({**variables, "ANTHROPIC_BASE_URL": recorder.url}, recorder.url)
+        subprocess.run(command, executable=program, env=environ, check=False)
+        if not recorder.recorded:
+            raise StartError("Claude Code", "it asked nothing; type a word before you leave it, or give -- -p hi")
+    [base] = warm_files.read([file.absolute()])
+    console.say(f"Wrote {file}, about {base.about_tokens} tokens. Workers prefill it when `warm` names it.")
 
 
 def find() -> str:
