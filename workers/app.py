@@ -30,7 +30,7 @@ from scheduler.stream import Append, Flusher
 from workers import pool
 from workers.counting import count_forever
 from workers.heartbeat import Heartbeat, new_incarnation
-from workers.keeper import keep_forever, save_all
+from workers.keeper import keep_forever, leave, save_all
 from workers.lifecycle import drain_when_told
 from workers.llama import command, model
 from workers.running import Running, hear_cancellations
@@ -62,7 +62,7 @@ def serve(settings: Settings) -> None:
         house.callback(_save_all, serving)
         keeping = partial(keep_forever, serving, settings.idle_slot_s)
         house.enter_context(_threads(hearing, keeping, *[counting] * COUNTING_THREADS))
-        drain_when_told(serving, running, settings.drain_s, heartbeat.soon)
+        drain_when_told(serving, running, settings.drain_s, partial(_announce_leave, serving, heartbeat))
         work = Work(claims, Append(redis, settings.worker_name), flusher, running, serving)
         _consume(build(settings), work, serving, settings)
 
@@ -136,6 +136,13 @@ def _consume(app: Celery, work: Work, serving: Serving, settings: Settings) -> N
         quiet=True,
     )
     worker.start()
+
+
+def _announce_leave(serving: Serving, heartbeat: Heartbeat) -> None:
+    """In this order: who is given one of its conversations must already know that its cache is about to come."""
+    if serving.caches is not None:
+        leave(serving.caches)
+    heartbeat.soon()
 
 
 def _save_all(serving: Serving) -> None:

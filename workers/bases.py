@@ -35,7 +35,7 @@ class Found:
 
 
 class Waiting:
-    """Stands for a request that waits for another's base, so that it can be cancelled."""
+    """Stands for a request that waits for what another is saving, so that it can be cancelled."""
 
     def __init__(self) -> None:
         self.stopped = threading.Event()
@@ -49,11 +49,11 @@ def prepare(
     want: Want,
 ) -> Found:  # fmt: skip
     """Bring into the slot what there is of this prompt. Raises Cancelled and EngineLost."""
-    brought = caches.bring(slot, want)
-    if job.kind is Kind.SIDE or not caches.lacks_base(brought, want):
-        return Found(brought)
     waiting = Waiting()
     running.attach(job.id, waiting)
+    brought = caches.bring(slot, want, waiting.stopped)
+    if job.kind is Kind.SIDE or not caches.lacks_base(brought, want):
+        return Found(brought)
     with caches.making_base(slot, want, waiting.stopped) as ready:
         if ready is not None:
             return Found(ready)

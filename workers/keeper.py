@@ -12,10 +12,11 @@ from time import monotonic
 import structlog
 
 from scheduler.policy.eviction import value, victim
-from scheduler.policy.swap import due_for_checkpoint, worth_saving
+from scheduler.policy.swap import due_for_checkpoint
 from workers.caches import Caches
 from workers.serving import Serving
 from workers.slots import Slot
+from workers.store import conversation_name
 
 log = structlog.get_logger(__name__)
 TICK_S = 1.0
@@ -38,9 +39,16 @@ def keep_forever(serving: Serving, idle_slot_s: float, stopping: threading.Event
 
 def tidy(caches: Caches, idle_slot_s: float) -> None:
     """Everything that is due now."""
-    caches.describe()
-    while _free_one(caches, idle_slot_s) or _save_one(caches):
-        caches.describe()
+    _describe(caches)
+    while _keep_promise(caches) or _free_one(caches, idle_slot_s) or _save_one(caches):
+        _describe(caches)
+
+
+def leave(caches: Caches) -> None:
+    """The worker is about to leave: its conversations will be found in the store, from now on each as soon as it
+    rests."""
+    caches.promise_all()
+    caches.table.wake()
 
 
 def save_all(caches: Caches, limit_s: float) -> None:
@@ -58,7 +66,25 @@ def save_all(caches: Caches, limit_s: float) -> None:
                 break
             tried.add(slot.number)
             caches.save(slot)
-    caches.describe()
+    _describe(caches)
+
+
+def _keep_promise(caches: Caches) -> bool:
+    """Save one of the conversations that others wait for; False when none of them rests."""
+    saved = caches.saved
+    if saved is None or not (names := saved.promised):
+        return False
+
+    def rests(idle: list[Slot]) -> Slot | None:
+        return next((s for s in idle if s.owner is not None and conversation_name(s.owner) in names), None)
+
+    with caches.table.keep(rests) as slot:
+        if slot is None or slot.owner is None:
+            return False
+        if caches.worth_saving(slot, 0):
+            caches.save(slot)
+        saved.settle(conversation_name(slot.owner))
+    return True
 
 
 def _free_one(caches: Caches, idle_slot_s: float) -> bool:
@@ -115,10 +141,12 @@ def _affordable(caches: Caches, slot: Slot) -> bool:
 
 
 def _worth(caches: Caches, slot: Slot, answering: int) -> bool:
-    speeds, held = caches.speeds, slot.held
-    if speeds is None or held is None or slot.owner is None:
-        return False
-    return worth_saving(held.holding(slot.number, caches.table.clock()), held.saved_tokens, answering, speeds)
+    return slot.owner is not None and caches.worth_saving(slot, answering)
+
+
+def _describe(caches: Caches) -> None:
+    if caches.saved is not None:
+        caches.saved.describe()
 
 
 def _value(caches: Caches, slot: Slot) -> float:

@@ -187,6 +187,15 @@ class Store:
                     return
             stopped.wait(POLL_S)
 
+    def is_fresh(self, what: str) -> bool:
+        """Whether a file of this process waits for its description."""
+        with self._lock:
+            return what in self._fresh
+
+    def is_promised(self, what: str) -> bool:
+        """Whether somebody may be making it; who really is, `making` tells."""
+        return (self._folder / f"{self._space}.{what}.lock").exists()
+
     @contextmanager
     def _only_one(self, name: str) -> Iterator[bool]:
         try:

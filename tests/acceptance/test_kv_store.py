@@ -5,7 +5,9 @@ The model keeps a few bytes of cache a token, so moving it is nearly free; what 
 
 import random
 import signal
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -147,3 +149,31 @@ def test_an_older_cache_does_not_take_the_place_of_a_newer_one(small: Cluster) -
     small.start_worker("w3")
     small.wait_ready(1)
     assert agent.turn().reused >= 0.95
+
+
+def test_a_restart_under_load_costs_hardly_a_token(start_cluster: StartCluster, text_only: Path) -> None:
+    """Each worker is restarted once while four agents go on; where their turns meet it they go to the other one."""
+    cluster = start_cluster(workers=2, slots=4, model=text_only, engine="embedded", context_tokens=WINDOW_TOKENS)
+    agents = [Agent(cluster, f"agent-{number}") for number in range(4)]
+    for agent in agents:
+        agent.turn()
+    over = threading.Event()
+    with ThreadPoolExecutor(4) as threads:
+        asking = [threads.submit(_turns_until, agent, over) for agent in agents]
+        try:
+            for name in ("w1", "w2"):
+                cluster.stop_worker(name)
+                cluster.start_worker(name)
+                cluster.wait_ready(2)
+        finally:
+            over.set()
+        turns = [turn for future in asking for turn in future.result()]
+    assert len({turn.worker for turn in turns}) == 2
+    assert min(turn.reused for turn in turns) >= 0.95, sorted(turn.reused for turn in turns)[:5]
+
+
+def _turns_until(agent: Agent, over: threading.Event) -> list[Turn]:
+    turns: list[Turn] = []
+    while not over.wait(0.2) and agent.prompt < WINDOW_TOKENS - 2000:
+        turns.append(agent.turn(words(len(turns), 20)))
+    return [*turns, agent.turn()]

@@ -1,0 +1,177 @@
+"""Moves caches between an engine's slots and the store.
+
+Owns: the save and the restore of one slot, the description that follows a save, and what happens when a file or the
+engine fails: it is counted, warned of once for each kind, and costs a prefill, never an answer.
+Never: decides what pays (`policy.swap`), knows whose turn it is.
+"""
+
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from time import monotonic
+
+import structlog
+
+from infra.errors import EngineError, EngineLost, StoreError
+from scheduler.policy.swap import Speeds
+from workers.llama.client import EngineClient
+from workers.meter import Meter
+from workers.promises import Promises
+from workers.slots import Held
+from workers.store import Entry, Store
+
+log = structlog.get_logger(__name__)
+PAUSE_S = 30.0  # after a save that failed: a full disk is not full of our next file either
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What a restore put into its slot. `emptied`: it failed after the engine had begun, and the slot holds nothing."""
+
+    tokens: int = 0
+    took_ms: int = 0
+    emptied: bool = False
+
+
+class SavedCaches:
+    """The store of one engine run. Shared by the threads of a worker; nothing here raises for a file's sake."""
+
+    def __init__(self, client: EngineClient, store: Store, meter: Meter) -> None:
+        self._client = client
+        self._store = store
+        self._meter = meter
+        self._promises = Promises(store)
+        self._undescribed: SimpleQueue[Entry] = SimpleQueue()
+        self._warned: set[str] = set()
+        self._paused_until_s = 0.0
+
+    @property
+    def speeds(self) -> Speeds | None:
+        return self._meter.speeds
+
+    @property
+    def used_bytes(self) -> int:
+        return self._store.used_bytes
+
+    @property
+    def may_write(self) -> bool:
+        return monotonic() >= self._paused_until_s
+
+    def find(self, what: str) -> Entry | None:
+        return self._store.find(what)
+
+    # --- saving ---------------------------------------------------------------------------------------------------
+
+    def save(self, slot: int, held: Held, what: str, return_chance: float) -> bool:
+        """Save what the slot holds under the name `what`; False when it could not be, and for a while is not tried."""
+        if not self.may_write:
+            return False
+        try:
+            entry, took_ms = self._write(slot, held, what, return_chance)
+        except (StoreError, EngineError) as error:
+            self._trouble(error)
+            self._paused_until_s = monotonic() + PAUSE_S
+            return False
+        self._undescribed.put(entry)
+        self._meter.saved(entry.size_bytes, entry.tokens, took_ms)
+        held.tokens = held.saved_tokens = entry.tokens
+        return True
+
+    def describe(self) -> None:
+        """Finish the files written since; reads each one whole, so off a request's path."""
+        while True:
+            try:
+                entry = self._undescribed.get_nowait()
+            except Empty:
+                return
+            with self._trouble_told():
+                self._store.describe(entry)
+                self._store.sweep_if_due()
+            self._promises.release(entry.what)
+
+    def _write(self, slot: int, held: Held, what: str, return_chance: float) -> tuple[Entry, float]:
+        """A file that is whole, and the milliseconds that it took; nothing is left of one that is not."""
+        speeds = self.speeds
+        file = self._store.new_file(what, int(held.tokens * speeds.bytes_per_token) if speeds else 0)
+        try:
+            moved = self._client.save(slot, file)
+            prompt_tokens = min(held.prompt_tokens, moved.tokens)
+            entry = Entry(what, file, moved.size_bytes, "", held.chain, prompt_tokens, moved.tokens, return_chance)
+            self._store.written(entry)
+        except (StoreError, EngineError):
+            with self._trouble_told():
+                self._store.remove(file)
+            raise
+        return entry, moved.took_ms
+
+    # --- restoring ------------------------------------------------------------------------------------------------
+
+    def restore(self, slot: int, entry: Entry) -> Restored:
+        """Fill the slot from a file that is what was written; one that is not, or that the engine refuses, goes."""
+        began_s = monotonic()
+        try:
+            self._store.check(entry)
+            moved = self._client.restore(slot, entry.file)
+        except (StoreError, EngineError) as error:
+            self._trouble(error)
+            if not isinstance(error, EngineLost):
+                with self._trouble_told():
+                    self._store.discard(entry)
+            return Restored(emptied=isinstance(error, EngineError))
+        self._meter.restored(moved.size_bytes, moved.took_ms)
+        with self._trouble_told():
+            self._store.used(entry)
+        return Restored(moved.tokens, round((monotonic() - began_s) * 1000))
+
+    # --- what others wait for -------------------------------------------------------------------------------------
+
+    @contextmanager
+    def making(self, what: str, limit_s: float, stopped: threading.Event) -> Iterator[bool]:
+        """One worker at a time makes `what`; False when it is not this one's turn, or was not in time. What was saved
+        inside is waited for by the others until it has its description."""
+        with ExitStack() as lock:
+            mine = False
+            with self._trouble_told():
+                mine = lock.enter_context(self._store.making(what, limit_s, stopped))
+            yield mine
+            if mine:
+                self._promises.hand_over(what, lock)
+
+    @property
+    def promised(self) -> set[str]:
+        return self._promises.names
+
+    def promise(self, names: Iterable[str]) -> None:
+        """Say to the other workers that these will be saved."""
+        with self._trouble_told():
+            for what in names:
+                self._promises.give(what)
+
+    def settle(self, what: str) -> None:
+        """Whoever waits for `what` goes on, unless it was just written: then when it has its description."""
+        if not self._store.is_fresh(what):
+            self._promises.release(what)
+
+    def await_promise(self, what: str, limit_s: float, stopped: threading.Event) -> None:
+        """While another worker is about to save `what`, wait for it."""
+        with self._trouble_told():
+            self._promises.wait(what, limit_s, stopped)
+
+    # --- trouble --------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _trouble_told(self) -> Iterator[None]:
+        try:
+            yield
+        except StoreError as error:
+            self._trouble(error)
+
+    def _trouble(self, error: StoreError | EngineError) -> None:
+        """One warning for each kind; each is counted. An engine's own words may hold a path, not a prompt."""
+        self._meter.failed()
+        kind = error.kind if isinstance(error, StoreError) else error.code
+        if kind not in self._warned:
+            self._warned.add(kind)
+            log.warning("cache_not_moved", kind=kind, reason=error.message)
