@@ -11,7 +11,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from scheduler.contract import GenerationRequest, Gone, Message, Source, StopReason, StoreInfo, TextBlock, ToolChoice
+from scheduler.contract import (
+    GenerationRequest,
+    Gone,
+    Kind,
+    Message,
+    Source,
+    StopReason,
+    StoreInfo,
+    TextBlock,
+    ToolChoice,
+)
 from scheduler.policy import swap
 from scheduler.policy.chain import chain, common_messages, tokens_of
 from scheduler.policy.eviction import chance, learnt_gap_s
@@ -37,6 +47,9 @@ class Brought:
     restore_ms: int = 0
 
 
+BASE_RETURNS = 1.0  # whoever made it, others will come with it
+
+
 class Caches:
     """Shared by the threads of a worker. Where nothing is saved or restored, `off` says why and `saved` is None."""
 
@@ -60,8 +73,11 @@ class Caches:
 
     # --- a request's way ------------------------------------------------------------------------------------------
 
-    def copy_s(self, want: Want) -> float:
-        """What it costs to have this conversation's cache in a second slot, in seconds."""
+    def patience_s(self, want: Want) -> float:
+        """What it costs, in seconds, to have this conversation's cache in a second slot; to a side call, which has
+        none, to take a conversation's slot and to bring it back."""
+        if want.kind is Kind.SIDE:
+            return self._displaced_s(min((s.held.tokens for s in self.table.slots if s.held and s.owner), default=0))
         tokens = self._tokens(want)
         speeds, whole_s = self.speeds, self.meter.prefill_s(tokens)
         entry = self._find(conversation_name(want.conversation))
@@ -69,6 +85,12 @@ class Caches:
             return whole_s
         missing = max(0, tokens - _of_use(entry, want))
         return min(whole_s, speeds.restore_s(entry.size_bytes) + speeds.prefill_s(missing))
+
+    def _displaced_s(self, tokens: int) -> float:
+        speeds = self.speeds
+        if speeds is None:
+            return self.meter.prefill_s(tokens)
+        return speeds.save_s(tokens) + speeds.restore_s(int(tokens * speeds.bytes_per_token))
 
     def bring(self, slot: Slot, want: Want, stopped: threading.Event) -> Brought:
         """Make the slot hold as much of the wanted prompt's beginning as pays; it is the conversation's afterwards.
@@ -148,12 +170,13 @@ class Caches:
         if self._is_outdated(held):
             held.saved_tokens = held.tokens
             return True
-        return self._save(slot, held, conversation_name(held.conversation))
+        likely = chance(held.holding(slot.number, self.table.clock()), swap.RETURN_S)
+        return self._save(slot, held, conversation_name(held.conversation), likely)
 
     def save_base(self, slot: Slot, want: Want) -> bool:
         """Save what the slot holds, which is a base and nothing else."""
         held, speeds = slot.held, self.speeds
-        if held is None or speeds is None or not self._save(slot, held, base_name(want.chain.base)):
+        if held is None or speeds is None or not self._save(slot, held, base_name(want.chain.base), BASE_RETURNS):
             return False
         self.budget.spend(held.tokens * speeds.bytes_per_token)
         held.saved_tokens = 0  # saved as the base, not as this conversation's
@@ -165,11 +188,8 @@ class Caches:
             owners = {slot.owner for slot in self.table.slots if slot.owner is not None}
             self.saved.promise(conversation_name(owner) for owner in owners)
 
-    def _save(self, slot: Slot, held: Held, what: str) -> bool:
-        if self.saved is None:
-            return False
-        likely = chance(held.holding(slot.number, self.table.clock()), swap.RETURN_S)
-        return self.saved.save(slot.number, held, what, likely)
+    def _save(self, slot: Slot, held: Held, what: str, likely: float) -> bool:
+        return self.saved is not None and self.saved.save(slot.number, held, what, likely)
 
     def _is_outdated(self, held: Held) -> bool:
         """The conversation went on elsewhere and was saved there: this older cache must not take that one's place."""
