@@ -34,6 +34,7 @@ from workers.store import Entry, Store, base_name, conversation_name
 
 BASE_WAIT = 3.0  # how much longer than expected the making of a base is waited for
 BASE_WAIT_LEAST_S = 5.0
+BASE_RETURNS = 1.0  # whoever made it, others will come with it
 LEAST_WAIT_S = 2.0  # for a save that another worker has announced
 NOBODY = Message(role="user", content=(TextBlock(text="."),))
 
@@ -45,9 +46,6 @@ class Brought:
     source: Source
     restored_tokens: int = 0
     restore_ms: int = 0
-
-
-BASE_RETURNS = 1.0  # whoever made it, others will come with it
 
 
 class Caches:

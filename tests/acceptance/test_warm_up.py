@@ -105,6 +105,8 @@ def test_the_first_request_of_a_named_agent_finds_its_base_on_every_worker(
     cluster.add_worker("w2")
     for line in warmed(cluster, "w2"):
         assert line["cached_tokens"] >= 0.9 * line["tokens"], "the store had it"
+    saved = [json.loads(path.read_text()) for path in (cluster.folder / "data" / "kv").glob("*.b-*.json")]
+    assert [entry["return_chance"] for entry in saved] == [1, 1], "a full store gives up others first"
     cluster.stop_worker("w1")
     cluster.wait_worker("w1", "gone")
     for number, (system, tools) in enumerate(bases):
