@@ -75,6 +75,7 @@ class Slot:
     owner: str | None = None
     busy: bool = False
     kept: bool = False
+    side: bool = False  # its present holder is a side call
     held: Held | None = None
     gone: Gone = Gone.NEW  # to its present holder: why it did not find its own cache here
 
@@ -94,15 +95,16 @@ class SlotTable:
         self.slots = [Slot(number) for number in range(self.count)]
 
     @contextmanager
-    def hold(self, want: Want, copy_s: Callable[[], float] = _at_once) -> Iterator[Slot]:
+    def hold(self, want: Want, patience_s: Callable[[], float] = _at_once) -> Iterator[Slot]:
         """A slot of one's own for one request: the conversation's, else an empty one, else the least valuable.
 
-        `copy_s` tells what it would cost to have the conversation's cache in a second slot while its own is answering.
+        `patience_s` tells how long it may wait for its own slot while that is answering, or a side call for another
+        one's, before it takes somebody else's.
         What it holds is still its last holder's when the conversation is a new one there; whoever brings the cache in
         sets `held`. Raises EngineLost when none comes free within HOLD_LIMIT_S; the pool starts no more tasks than
         there are slots, so that means a slot was never given back. Raises Refused for a warm-up when no slot is empty.
         """
-        slot = self._take(want, copy_s)
+        slot = self._take(want, patience_s)
         try:
             yield slot
         finally:
@@ -155,20 +157,18 @@ class SlotTable:
             slot.busy = slot.kept = False
             self._changed.notify_all()
 
-    def _take(self, want: Want, copy_s: Callable[[], float]) -> Slot:
+    def _take(self, want: Want, patience_s: Callable[[], float]) -> Slot:
         with self._changed:
-            self._wait_for_own(want, copy_s)
-            if want.kind is Kind.SIDE and self.scratch:
-                # Where nothing can be saved, a title must not cost a conversation; the one before it ends soon.
-                self._changed.wait_for(self._has_worthless, HOLD_LIMIT_S)
+            self._wait_for_own(want, patience_s)
+            self._wait_for_worthless(want, patience_s)
             if not self._changed.wait_for(lambda: any(not s.busy for s in self.slots), HOLD_LIMIT_S):
                 raise EngineLost("no slot came free; the worker's slots are all held")
             slot = self._choose(want)
-            slot.busy = True
+            slot.busy, slot.side = True, want.kind is Kind.SIDE
             self._owned_by(slot, want)
             return slot
 
-    def _wait_for_own(self, want: Want, copy_s: Callable[[], float]) -> None:
+    def _wait_for_own(self, want: Want, patience_s: Callable[[], float]) -> None:
         """A second request of one conversation waits as long as a copy of its cache would cost, then takes a copy: so
         it never takes more than twice the time of the better choice. One that is only being saved is waited for."""
 
@@ -177,7 +177,21 @@ class SlotTable:
 
         self._changed.wait_for(lambda: not any(slot.kept for slot in own()), HOLD_LIMIT_S)
         if own() and all(slot.busy for slot in own()):
-            self._changed.wait_for(lambda: any(not slot.busy for slot in own()), min(copy_s(), HOLD_LIMIT_S))
+            self._changed.wait_for(lambda: any(not slot.busy for slot in own()), min(patience_s(), HOLD_LIMIT_S))
+
+    def _wait_for_worthless(self, want: Want, patience_s: Callable[[], float]) -> None:
+        """A side call takes no living conversation's slot while a scratch slot will come free, nor, without one, while
+        another side call is answering, for as long as making room would take: thirty titles at once displace one
+        conversation, not all."""
+        if want.kind is not Kind.SIDE or self._has_worthless():
+            return
+        if self.scratch:
+            self._changed.wait_for(self._has_worthless, HOLD_LIMIT_S)
+        elif self._a_side_call_answers():
+            self._changed.wait_for(self._has_worthless, min(patience_s(), HOLD_LIMIT_S))
+
+    def _a_side_call_answers(self) -> bool:
+        return any(slot.busy and slot.side for slot in self.slots)
 
     def _is_scratch(self, slot: Slot) -> bool:
         return slot.number >= self.count - self.scratch

@@ -73,7 +73,7 @@ class Work:
         serving, caches = self._serving, self._ready_caches()
         prompt = chain(request)
         want = Want(job.conversation, job.agent, job.kind, prompt)
-        with caches.table.hold(want, partial(caches.copy_s, want)) as slot:
+        with caches.table.hold(want, partial(caches.patience_s, want)) as slot:
             found = prepare(caches, serving, self._running, job, request, slot, want)
             turn = _Turn(job, request, slot, want, caches, found)
             with serving.generation(request, slot.number) as generation:

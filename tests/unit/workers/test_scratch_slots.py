@@ -55,3 +55,35 @@ def test_a_side_call_waits_for_the_one_before_it_rather_than_cost_a_conversation
     waiter.join()
     assert got == [slot.number] == [1]
     assert "a" in owners(table)
+
+
+def test_without_a_scratch_slot_thirty_titles_at_once_displace_one_conversation() -> None:
+    table = SlotTable(4)
+    for name in ("a", "b", "c", "d"):
+        run(table, name, Kind.MAIN)
+    first_may_end = threading.Event()
+
+    def title(number: int) -> None:
+        with table.hold(Want(f"title-{number}", "agent", Kind.SIDE, PROMPT), lambda: 60.0) as slot:
+            slot.held = Held(f"title-{number}", "agent", Kind.SIDE, PROMPT, 100, 100, stop_reason=StopReason.END_TURN)
+            if number == 0:
+                assert first_may_end.wait(10)
+
+    threads = [threading.Thread(target=title, args=(number,)) for number in range(30)]
+    threads[0].start()
+    while not any(info.busy for info in table.snapshot()):
+        threads[0].join(0.01)
+    for thread in threads[1:]:
+        thread.start()
+    first_may_end.set()
+    for thread in threads:
+        thread.join()
+    assert len({"a", "b", "c", "d"} & owners(table)) == 3
+
+
+def test_a_side_call_whose_patience_ends_takes_a_slot() -> None:
+    table = SlotTable(2)
+    run(table, "a", Kind.MAIN)
+    run(table, "b", Kind.MAIN)
+    with table.hold(Want("title", "agent", Kind.SIDE, PROMPT)) as slot:
+        assert run(table, "summary", Kind.SIDE) != slot.number
