@@ -11,12 +11,14 @@ import pytest
 from tests.acceptance.conftest import StartCluster
 from tests.doubles import tiny_hybrid
 from tests.doubles.cluster import Cluster
+from tests.doubles.services import wait_for
 
 pytestmark = pytest.mark.acceptance
 
 WINDOW_TOKENS = 16384
 LEAST_REUSED = 0.95
 TURNS = 4
+TOOL = {"name": "Read", "description": "Reads a file.", "input_schema": {"type": "object", "properties": {}}}
 
 
 @pytest.fixture
@@ -46,18 +48,30 @@ class Conversation:
         self.cluster = cluster
         self.messages: list[dict[str, Any]] = [{"role": "user", "content": words("first", first_words)}]
         self.prompt, self.cached = 0, 0
+        self.request = ""
 
     def turn(self) -> float:
         """The next turn. Returns the share of the prompt before that was not prefilled again."""
         before = self.prompt
         body = {"model": "m", "max_tokens": 16, "system": "You are an agent.", "messages": self.messages}
         headers = {"x-claude-code-session-id": "one"}
-        answer = self.cluster.http.post("/v1/messages", json=body, headers=headers, timeout=60)
+        answer = self.cluster.http.post("/v1/messages", json=body | {"tools": [TOOL]}, headers=headers, timeout=60)
         assert answer.status_code == 200, answer.text
         self.prompt, self.cached = (int(answer.headers[f"x-corral-{name}-tokens"]) for name in ("prompt", "cached"))
-        self.messages.append({"role": "assistant", "content": answer.json()["content"]})
+        self.request = answer.headers["request-id"]
+        said = answer.json()["content"] or [{"type": "text", "text": "Nothing."}]
+        self.messages.append({"role": "assistant", "content": said})
         self.messages.append({"role": "user", "content": words(f"turn {len(self.messages)}", 60)})
         return self.cached / before if before else 0.0
+
+    def why(self) -> dict[str, Any]:
+        """What Corral says of the last turn."""
+        answer = wait_for(self._found, "the account of the last turn", 10)
+        return dict(answer["requests"][0])
+
+    def _found(self) -> dict[str, Any] | None:
+        answer = self.cluster.http.get(f"/v1/why/{self.request}")
+        return answer.json() if answer.status_code == 200 else None
 
 
 @pytest.mark.parametrize(("name", "first_words"), [("hybrid", 3000), ("sliding", 800)])
@@ -68,7 +82,10 @@ def test_what_is_appended_goes_on_from_the_cache_and_a_rewritten_tail_costs_the_
     talk.turn()
     later = [talk.turn() for _ in range(TURNS)]
     assert min(later) >= LEAST_REUSED, later
-    kept = talk.prompt
-    talk.messages[-3:] = [{"role": "user", "content": words("rewritten", 60)}]
-    assert talk.turn() >= LEAST_REUSED
-    assert talk.cached < kept
+    *kept, _, _, _ = talk.messages
+    talk.messages = [*kept, {"role": "user", "content": words("rewritten", 60)}]
+    talk.turn()
+    told = talk.why()
+    assert (told["cause"], told["lost_tokens"]) == ("history_rewritten", told["reuse_expected_tokens"] - talk.cached)
+    # No more than the rewritten message, the answer to it, and what the template puts around them.
+    assert 0 < told["lost_tokens"] < 220
