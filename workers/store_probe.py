@@ -21,7 +21,7 @@ from workers.meter import Meter
 from workers.store import Store
 
 log = structlog.get_logger(__name__)
-LEAST_NUMBERS = 260  # about 600 to 1,000 tokens, as numbers of three digits are one to three each
+LEAST_NUMBERS = 200  # 400 to 800 tokens, as a number of three digits with its blank is two to four
 LEAST_REUSED = 0.9
 NO_USE = "this model's saved caches are of no use: restored {cached} of {tokens} tokens (sliding window or recurrent)"
 
@@ -65,7 +65,7 @@ def decide(client: EngineClient, store: Store, folder: Path, name: str, slots: i
     if known is not None:
         return known
     try:
-        verdict = _probe(client, store, slots, max(LEAST_NUMBERS, window))
+        verdict = _probe(client, store, slots, max(LEAST_NUMBERS, window // 2 + 1))
     except (EngineError, StoreError) as error:
         log.warning("store_not_probed", reason=error.message)
         return Verdict(f"the probe failed: {error.message}")

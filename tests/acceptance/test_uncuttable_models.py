@@ -74,6 +74,18 @@ class Conversation:
         return answer.json() if answer.status_code == 200 else None
 
 
+def test_where_a_saved_cache_brings_nothing_the_probe_says_so_and_swap_is_off(
+    start_cluster: StartCluster, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Without checkpoints a file holds what the files of older engines hold."""
+    model = tiny_hybrid.write(tmp_path_factory.mktemp("model"))
+    cluster = start(start_cluster, model=model, settings={"engine_args": "--ctx-checkpoints 0"})
+    told = cluster.status()["workers"][0]["store"]
+    assert "saved caches are of no use: restored 0 of" in told["off"]
+    Conversation(cluster, 1000).turn()
+    assert (told["saves"], told["restores"], told["failures"]) == (0, 0, 0)
+
+
 @pytest.mark.parametrize(("name", "first_words"), [("hybrid", 3000), ("sliding", 800)])
 def test_what_is_appended_goes_on_from_the_cache_and_a_rewritten_tail_costs_the_tail(
     request: pytest.FixtureRequest, name: str, first_words: int
