@@ -32,8 +32,8 @@ from workers.saved import SavedCaches
 from workers.slots import Held, Slot, SlotTable, Want
 from workers.store import Entry, Store, base_name, conversation_name
 
-BASE_WAIT = 3.0  # how much longer than expected the making of a base is waited for
-BASE_WAIT_LEAST_S = 5.0
+BASE_WAIT = 10.0  # times the expected prefill; its maker may be slow, but prefilling it beside him would be slower
+BASE_WAIT_LEAST_S = 30.0
 BASE_RETURNS = 1.0  # whoever made it, others will come with it
 LEAST_WAIT_S = 2.0  # for a save that another worker has announced
 NOBODY = Message(role="user", content=(TextBlock(text="."),))

@@ -1,6 +1,7 @@
 """The benches run from nothing to figures on the stand-in engine, and leave no process behind."""
 
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -24,7 +25,7 @@ def living_children() -> set[int]:
 
 async def test_both_sides_are_measured_and_the_way_is_told(tmp_path: Path) -> None:
     engine = str(standin_command(tmp_path))
-    changes = {"llama_server": engine, "slots": 2, "context_tokens": 8192, "log_level": "debug"}
+    changes: dict[str, Any] = {"llama_server": engine, "slots": 2, "context_tokens": 8192, "log_level": "debug"}
     before = living_children()
     with houses.started(str(empty_model(tmp_path)), **changes) as house:
         async with Sides(house, LOAD) as sides:
@@ -42,7 +43,7 @@ async def test_both_sides_are_measured_and_the_way_is_told(tmp_path: Path) -> No
 @pytest.mark.slow  # counting gives up on the engine that stands still only after ten seconds
 async def test_waiting_streams_are_held_and_given_back(tmp_path: Path) -> None:
     engine = str(standin_command(tmp_path))
-    changes = {"llama_server": engine, "slots": 1, "context_tokens": 8192, "early_commit_s": 1}
+    changes: dict[str, Any] = {"llama_server": engine, "slots": 1, "context_tokens": 8192, "early_commit_s": 1}
     with houses.started(str(empty_model(tmp_path)), **changes) as house:
         broker = Broker(house.redis_url)
         figures = await waiting_streams(house, LOAD, 4)
