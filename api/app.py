@@ -31,7 +31,7 @@ from api.connection import Connection
 from api.ending import end
 from api.errors import reply_for
 from api.explaining import Explainer
-from api.house import House
+from api.house import House, reading_of
 from api.messages import JsonResponse
 from api.protocol.base import base_of
 from api.warming import Warming
@@ -65,7 +65,7 @@ def create_app(settings: Settings) -> FastAPI:
         raise ConfigError(f"CORRAL_API_KEYS: needed as name:key to listen on {settings.host}; loopback needs none")
     app = FastAPI(title="Corral", lifespan=_lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.state.settings, app.state.keys = settings, keys
-    app.state.bases = [base_of(file) for file in warm_files.read(settings.warm)]
+    app.state.bases = [base_of(file, reading_of(settings)) for file in warm_files.read(settings.warm)]
     for router in (messages.router, models.router, health.router, why.router):
         app.include_router(router)
     app.add_exception_handler(CorralError, _on_error)

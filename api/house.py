@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from api.auth import Keyring
 from api.closing import Closing
 from api.explaining import Explainer
+from api.protocol.request import Reading
 from infra.config import Settings
 from scheduler.contract import ClusterView
 from scheduler.counts import Counts
@@ -30,6 +31,11 @@ class House:
     closing: Closing
 
     @property
+    def reading(self) -> Reading:
+        """How clients' bodies are read here."""
+        return reading_of(self.settings)
+
+    @property
     def view(self) -> ClusterView:
         return self.membership.view
 
@@ -41,3 +47,8 @@ class House:
     def model(self) -> str:
         """The id that a name served by nobody maps to; empty while no worker has told one."""
         return next(iter(self.models()), "")
+
+
+def reading_of(settings: Settings) -> Reading:
+    """How these settings have bodies read."""
+    return Reading(settings.image_urls, settings.merge_repeated, settings.share_base)

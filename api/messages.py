@@ -57,8 +57,7 @@ async def _receive(request: Request, house: House) -> Call:
         key_name=key_name,
         models=house.models(),
         default_level=house.settings.default_level,
-        image_urls=house.settings.image_urls,
-        merge_repeated=house.settings.merge_repeated,
+        reading=house.reading,
     )
     call = await understood(raw, parsing)
     stages.mark("parsed")

@@ -46,13 +46,7 @@ async def count_tokens(request: Request) -> JsonResponse:
     house.keyring.caller(request.headers)
     settings = house.settings
     raw = await read_body(request, settings.body_limit_bytes, settings.body_timeout_s)
-    parsing = partial(
-        parse_count,
-        raw,
-        models=house.models(),
-        image_urls=settings.image_urls,
-        merge_repeated=settings.merge_repeated,
-    )
+    parsing = partial(parse_count, raw, models=house.models(), reading=house.reading)
     asked = await understood(raw, parsing)
     if not house.model():
         raise NoWorker(why_none(house.view), retry_after_s=LOADING_RETRY_S)

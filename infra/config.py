@@ -52,6 +52,9 @@ class Settings(BaseModel):
     body_limit_bytes: Positive = Field(32 * 1024 * 1024, description="largest request body")
     image_urls: bool = Field(False, description="engines may fetch http(s) addresses of images that a request names")
     merge_repeated: bool = Field(True, description="an assistant message that repeats the one before it is left out")
+    share_base: bool = Field(
+        True, description="what Claude Code's system prompt says of one folder is told in the first message instead"
+    )
     body_timeout_s: Seconds = Field(60, description="longest time a body may take to arrive")
     wait_anonymous_s: Seconds = Field(30, description="longest wait of a caller without identity, then 503")
     wait_identified_s: Seconds = Field(600, description="longest wait of an identified agent")

@@ -6,7 +6,7 @@ Never: reads a file, sends a job.
 
 from dataclasses import dataclass
 
-from api.protocol.request import parse
+from api.protocol.request import Reading, parse
 from infra.errors import BadRequest, ConfigError
 from infra.warm_files import WarmFile
 from scheduler.contract import PackedRequest
@@ -22,6 +22,7 @@ class Base:
 
     file: WarmFile
     chain: Chain
+    reading: Reading
 
     @property
     def name(self) -> str:
@@ -29,17 +30,17 @@ class Base:
 
     def request(self, model: str) -> PackedRequest:
         """The shortest request for it, to the engine that serves `model`."""
-        return _parsed(self.file, model)[0]
+        return _parsed(self.file, model, self.reading)[0]
 
 
-def base_of(file: WarmFile) -> Base:
+def base_of(file: WarmFile, reading: Reading) -> Base:
     """Raises ConfigError that names the file and the field when it is no request."""
     try:
-        return Base(file, _parsed(file, "")[1])
+        return Base(file, _parsed(file, "", reading)[1], reading)
     except BadRequest as error:
         raise ConfigError(f"warm: {file.path}: {error.message}") from None
 
 
-def _parsed(file: WarmFile, model: str) -> tuple[PackedRequest, Chain]:
-    call = parse(file.body, {}, key_name=NOBODY, models=[model], default_level=LEVEL)
+def _parsed(file: WarmFile, model: str, reading: Reading) -> tuple[PackedRequest, Chain]:
+    call = parse(file.body, {}, key_name=NOBODY, models=[model], default_level=LEVEL, reading=reading)
     return call.request, call.chain

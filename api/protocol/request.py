@@ -6,11 +6,12 @@ milliseconds, so callers parse those off the event loop.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 from pydantic import BaseModel, ConfigDict
 
-from api.protocol import identity, normalise, notes, prefix
+from api.protocol import identity, normalise, notes, places, prefix
 from api.protocol.body import read_object
 from api.protocol.dropped import Dropped
 from api.protocol.schema import DEFAULT_MAX_TOKENS, MessagesRequest, ThinkingSwitch, validated
@@ -23,6 +24,20 @@ SUMMARY = "This session is being continued from a previous conversation"
 # Together they bound what the remembered tool lists keep alive: 8 MB of JSON.
 KNOWN_LISTS = 16
 KNOWN_LIST_BYTES = 500_000
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How bodies are read. Images at an http(s) address are noted, and carried only with `image_urls`. With
+    `merge_repeated` an assistant message that says the last one again is left out. With `share_base` what the system
+    text says of one place is told in the first message (`places`)."""
+
+    image_urls: bool = False
+    merge_repeated: bool = True
+    share_base: bool = True
+
+
+USUAL = Reading()
 
 
 class Call(BaseModel):
@@ -53,18 +68,16 @@ def parse(
     key_name: str,
     models: Sequence[str],
     default_level: int,
-    image_urls: bool = False,
-    merge_repeated: bool = True,
+    reading: Reading = USUAL,
 ) -> Call:
     """The body of `POST /v1/messages` with its lower-case `headers`. A name that is not among the served `models` means
-    the first of them. Images at an http(s) address are noted, and carried only with `image_urls`. With
-    `merge_repeated` an assistant message that says the last one again is left out.
+    the first of them.
 
     Raises BadRequest that names the field (`messages[3].content[0].type`) or the header.
     """
     level = identity.level(headers, default_level)
     body = validated(read_object(raw))
-    request, dropped = _generation_request(body, models, image_urls=image_urls, merge_repeated=merge_repeated)
+    request, dropped = _generation_request(body, models, reading)
     links = chain(request, _link(_SameList(request.tools)) if len(raw) <= KNOWN_LIST_BYTES else None)
     return Call(
         request=pack(request),
@@ -78,25 +91,25 @@ def parse(
     )
 
 
-def parse_count(
-    raw: bytes, *, models: Sequence[str], image_urls: bool = False, merge_repeated: bool = True
-) -> PackedRequest:
+def parse_count(raw: bytes, *, models: Sequence[str], reading: Reading = USUAL) -> PackedRequest:
     """The body of `POST /v1/messages/count_tokens`: the same prompt as `parse` makes of it. Raises BadRequest."""
     body = validated(read_object(raw))
-    request, _ = _generation_request(body, models, image_urls=image_urls, merge_repeated=merge_repeated)
+    request, _ = _generation_request(body, models, reading)
     return pack(request)
 
 
 def _generation_request(
-    body: MessagesRequest, models: Sequence[str], *, image_urls: bool, merge_repeated: bool
+    body: MessagesRequest, models: Sequence[str], reading: Reading
 ) -> tuple[GenerationRequest, Dropped]:
     tools, removed = prefix.split_tools(body.tools)
     system, attribution_characters = prefix.system_text(body.system, removed)
-    messages, repeated_characters = normalise.messages(body.messages, merge_repeated=merge_repeated)
+    system, sections = places.split(system) if reading.share_base else (system, ())
+    messages, repeated_characters = normalise.messages(body.messages, merge_repeated=reading.merge_repeated)
+    messages = places.told(messages, sections)
     request = GenerationRequest(
         model=body.model if body.model in models else next(iter(models), ""),
         system=system,
-        messages=messages if image_urls else notes.without_addresses(messages),
+        messages=messages if reading.image_urls else notes.without_addresses(messages),
         tools=tools,
         tool_choice=prefix.tool_choice(body.tool_choice, tools, removed),
         max_tokens=body.max_tokens or DEFAULT_MAX_TOKENS,

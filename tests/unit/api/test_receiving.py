@@ -9,6 +9,7 @@ import pytest
 from fastapi import FastAPI
 
 from api import messages, models
+from api.protocol.request import Reading
 from api.receiving import INLINE_BYTES
 from infra.errors import BadRequest
 
@@ -17,9 +18,8 @@ pytestmark = pytest.mark.unit
 HOUSE = SimpleNamespace(
     closing=SimpleNamespace(begun=False),
     keyring=SimpleNamespace(caller=lambda _: "key"),
-    settings=SimpleNamespace(
-        body_limit_bytes=10 * INLINE_BYTES, body_timeout_s=10, default_level=5, image_urls=False, merge_repeated=True
-    ),
+    settings=SimpleNamespace(body_limit_bytes=10 * INLINE_BYTES, body_timeout_s=10, default_level=5),
+    reading=Reading(),
     model=lambda: "m",
     models=lambda: ["m"],
 )

@@ -12,6 +12,7 @@ import pytest
 from api import warming as module
 from api.closing import Closing
 from api.protocol.base import Base, base_of
+from api.protocol.request import Reading
 from api.warming import TRIES, Warming, engine_of
 from infra.errors import BrokerDown, NoWorker, Refused
 from infra.warm_files import read
@@ -134,7 +135,7 @@ def bases(tmp_path: Path) -> list[Base]:
     paths = [tmp_path / f"{name}.txt" for name in "ab"]
     for path in paths:
         path.write_text(path.name)
-    return [base_of(file) for file in read(paths)]
+    return [base_of(file, Reading()) for file in read(paths)]
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from api.protocol.base import base_of
-from api.protocol.request import parse
+from api.protocol.request import Reading, parse
 from infra.errors import ConfigError
 from infra.warm_files import WarmFile, read
 from scheduler.packing import unpack
@@ -34,7 +34,7 @@ def file_of(folder: Path, **fields: Any) -> WarmFile:
 
 
 def test_it_has_the_base_of_a_later_conversation(tmp_path: Path) -> None:
-    base = base_of(file_of(tmp_path, system=SYSTEM, tools=TOOLS, thinking={"type": "adaptive"}))
+    base = base_of(file_of(tmp_path, system=SYSTEM, tools=TOOLS, thinking={"type": "adaptive"}), Reading())
     other = [{"type": "text", "text": "x-anthropic-billing-header: cc_version=2; cch=second;"}, *SYSTEM[1:]]
     asked = {"system": other, "tools": TOOLS, "thinking": {"type": "adaptive"}, "max_tokens": 32000}
     asked |= {"messages": [{"role": "user", "content": "new"}], "tool_choice": {"type": "any"}}
@@ -49,4 +49,4 @@ def test_it_has_the_base_of_a_later_conversation(tmp_path: Path) -> None:
 def test_a_body_that_no_client_may_send_is_named_with_its_field(tmp_path: Path) -> None:
     twice = file_of(tmp_path, tools=[TOOLS[0], TOOLS[0]])
     with pytest.raises(ConfigError, match=r"^warm: .*recorded\.json: tools\[1\]\.name"):
-        base_of(twice)
+        base_of(twice, Reading())

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.protocol.request import Call, parse, parse_count
+from api.protocol.request import Call, Reading, parse, parse_count
 from infra.errors import BadRequest
 from scheduler.contract import GenerationRequest, Kind, Message, TextBlock, Thinking
 from scheduler.packing import unpack
@@ -188,8 +188,8 @@ def test_no_engine_is_asked_to_open_an_address_unless_that_is_allowed(url: str, 
         result = {"type": "tool_result", "tool_use_id": "1", "content": blocks}
         messages = [{"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
     raw = json.dumps({"messages": messages}).encode()
-    both = [parse(raw, {}, key_name="k", models=["m"], default_level=5, image_urls=fetched).request]
-    both.append(parse_count(raw, models=["m"], image_urls=fetched))
+    both = [parse(raw, {}, key_name="k", models=["m"], default_level=5, reading=Reading(image_urls=fetched)).request]
+    both.append(parse_count(raw, models=["m"], reading=Reading(image_urls=fetched)))
     for packed in both:
         said = unpack(packed.body).model_dump_json()
         assert (url in said) is fetched
@@ -281,10 +281,11 @@ def test_what_was_dropped_is_told_with_the_call() -> None:
     body = {"messages": turns, "system": [{"type": "text", "text": attribution}, {"type": "text", "text": "You help."}]}
     raw = json.dumps(body).encode()
     merged, whole = (
-        parse(raw, {}, key_name="k", models=["m"], default_level=5, merge_repeated=merge) for merge in (True, False)
+        parse(raw, {}, key_name="k", models=["m"], default_level=5, reading=Reading(merge_repeated=merge))
+        for merge in (True, False)
     )
     assert merged.dropped.attribution_characters == whole.dropped.attribution_characters == len(attribution)
     assert merged.dropped.repeated_characters > len("same words") > whole.dropped.repeated_characters == 0
     assert merged.request.json_bytes < whole.request.json_bytes
-    assert parse_count(raw, models=["m"], merge_repeated=False) == whole.request
+    assert parse_count(raw, models=["m"], reading=Reading(merge_repeated=False)) == whole.request
     assert parse_count(raw, models=["m"]) == merged.request

@@ -1,0 +1,39 @@
+"""What a system text says of one place only: the working folder, the memory folder, the state of its repository.
+
+Owns: finding these sections of Claude Code's system text, and telling them in the first message instead. Templates put
+the tools after the system text, so one path in it keeps two agents in two folders from sharing 20,000 tokens. The
+client does the same by itself when it is asked to (`--exclude-dynamic-system-prompt-sections`, print mode only).
+Never: drops a word of them; touches a text in which it does not find them.
+"""
+
+import re
+
+from scheduler.contract import Message, TextBlock
+
+# To the next heading or the end of the text.
+_REST = r"(?:(?!^# ).*(?:\n|\Z))*?(?=^# |\Z)"
+# Each begins as Claude Code 2.1.197 writes it; the words in the middle tell its section from another of that name.
+_SECTIONS = re.compile(
+    r"^# Memory\n(?=\s*You have a persistent file-based memory at `)" + _REST + r"|"
+    r"^# Environment\n(?=(?:(?!# ).*\n)*.*[Ww]orking directory: )" + _REST + r"|"
+    r"^gitStatus: This is the git status" + _REST + r"|"
+    r"^<env>\n(?=Working directory: )(?:(?!</env>).*\n)*</env>\n?",
+    re.MULTILINE,
+)
+INTRODUCTION = "This holds for the place where you work:"
+
+
+def split(text: str) -> tuple[str, tuple[str, ...]]:
+    """The text without such sections, and the sections in their order."""
+    sections = tuple(found.group().strip() for found in _SECTIONS.finditer(text))
+    return (_SECTIONS.sub("", text).rstrip(), sections) if sections else (text, ())
+
+
+def told(messages: tuple[Message, ...], sections: tuple[str, ...]) -> tuple[Message, ...]:
+    """The messages with the sections at the start of the first one, which is the user's."""
+    if not sections:
+        return messages
+    words = "\n\n".join((INTRODUCTION, *sections))
+    reminder = TextBlock(text=f"<system-reminder>\n{words}\n</system-reminder>\n")
+    first, *others = messages
+    return (first.model_copy(update={"content": (reminder, *first.content)}), *others)

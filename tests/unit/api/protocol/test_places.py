@@ -1,0 +1,97 @@
+"""What a system text says of one place: found, told in the first message, and never lost."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from api.protocol import places
+from api.protocol.request import Reading, parse
+from scheduler.contract import Message, TextBlock
+from scheduler.packing import unpack
+from tests.doubles.bodies import claude_body
+
+pytestmark = pytest.mark.unit
+
+STATIC = "You are an agent.\n\n# Harness\n - One rule.\n\n"
+LAST = "# Context management\nWhen it grows long, it is summarised.\n"
+
+
+def memory(path: str) -> str:
+    return (
+        f"# Memory\n\nYou have a persistent file-based memory at `{path}`. Write there.\n\n```\n---\nname: x\n```\n\n"
+    )
+
+
+def environment(path: str) -> str:
+    return f"# Environment\nYou have been invoked here: \n - Primary working directory: {path}\n - Platform: linux\n\n"
+
+
+def git(branch: str) -> str:
+    return (
+        f"gitStatus: This is the git status at the start.\n\nCurrent branch: {branch}\n\nRecent commits:\nabc # done\n"
+    )
+
+
+def text(path: str, branch: str = "main") -> str:
+    return STATIC + memory(path) + environment(path) + LAST + "\n" + git(branch)
+
+
+def test_two_folders_share_one_system_text_and_each_is_told_its_own() -> None:
+    one, other = places.split(text("/home/a", "main")), places.split(text("/home/b", "feature"))
+    assert one[0] == other[0] == (STATIC + LAST).rstrip()
+    assert [section.splitlines()[0] for section in one[1]] == ["# Memory", "# Environment", git("").splitlines()[0]]
+    assert "/home/a" in "".join(one[1])
+    assert "feature" in "".join(other[1])
+
+
+@given(st.text(st.characters(exclude_characters="`\r"), max_size=40), st.text(max_size=20))
+def test_no_word_is_lost(path: str, branch: str) -> None:
+    whole = text(path, branch)
+    rest, sections = places.split(whole)
+    assert sorted(" ".join([rest, *sections]).split()) == sorted(whole.split())
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "# Memory\nThe memory of elephants.\n",
+        "# Environment\n - You are powered by a model.\n\n# More\nWorking directory: none\n",
+        "Say gitStatus: This is the git status.",
+        "<env>\nnothing\n</env>\n",
+        "",
+    ],
+)
+def test_a_text_without_such_sections_stays_as_it_is(other: str) -> None:
+    assert places.split(other) == (other, ())
+
+
+def test_the_older_form_of_the_environment_is_found() -> None:
+    rest, sections = places.split("About it:\n<env>\nWorking directory: /x\nPlatform: linux\n</env>\nGo on.")
+    assert rest == "About it:\nGo on."
+    assert sections == ("<env>\nWorking directory: /x\nPlatform: linux\n</env>",)
+
+
+def test_it_is_told_before_what_the_user_says() -> None:
+    said = (Message(role="user", content=(TextBlock(text="hi"),)), Message(role="assistant", content=()))
+    first, second = places.told(said, ("# Environment\nhere",))
+    assert [block.text.strip() for block in first.content if isinstance(block, TextBlock)][1] == "hi"
+    [reminder, _] = first.content
+    assert isinstance(reminder, TextBlock)
+    assert "# Environment\nhere\n" in reminder.text
+    assert second == said[1]
+    assert places.told(said, ()) == said
+
+
+@pytest.mark.parametrize("share_base", [True, False])
+def test_the_setting_decides_whether_agents_in_two_folders_have_one_base(share_base: bool) -> None:
+    def base(path: str) -> str:
+        body = claude_body() | {"system": [{"type": "text", "text": text(path)}]}
+        raw = json.dumps(body).encode()
+        reading = Reading(share_base=share_base)
+        call = parse(raw, {}, key_name="k", models=["m"], default_level=5, reading=reading)
+        assert path in unpack(call.request.body).model_dump_json()
+        return call.chain.base
+
+    assert (base("/home/a") == base("/home/b")) is share_base
