@@ -96,18 +96,24 @@ class Caches:
         `stopped` ends a wait for another worker's save.
         """
         held = slot.held
-        if held is not None and held.conversation == want.conversation:
+        own = held is not None and held.conversation == want.conversation
+        if held is not None and own:
             slot.gone = Gone.HERE
             _came_back(held, want, self.table.clock())
-            return Brought(Source.OWN)
-        if held is not None and self.worth_saving(slot, self.table.busy):  # the request that waits for it among them
-            self.save(slot)
-        if self.saved is not None:
+            if held.of_use_for(want.chain) >= held.prompt_tokens:  # it goes on; else what is saved may be of more use
+                return Brought(Source.OWN)
+        elif held is not None:
+            self.look_again(held)
+            if self.worth_saving(slot, self.table.busy):  # the request that waits for it among them
+                self.save(slot)
+        if self.saved is not None and not own:
             limit_s = max(LEAST_WAIT_S, self.meter.prefill_s(self._tokens(want)))
             self.saved.await_promise(conversation_name(want.conversation), limit_s, stopped)
         in_slot = held.of_use_for(want.chain) if held else 0
         entry = self._best(want, in_slot)
         brought = self._restore(slot, want, entry) if entry is not None else None
+        if brought is None and own and slot.held is held:
+            return Brought(Source.OWN)
         if brought is None:
             brought = Brought(Source.SHARED if in_slot and slot.held is not None else Source.NOTHING)
             slot.held = _held_by(want, slot.held, in_slot)
@@ -160,12 +166,18 @@ class Caches:
             return False
         return swap.worth_saving(held.holding(slot.number, self.table.clock()), held.saved_tokens, waiting, speeds)
 
+    def look_again(self, held: Held) -> None:
+        """The bounds of the store are everybody's: what was saved may have been removed or replaced since."""
+        if held.saved_tokens:
+            entry = self._find(conversation_name(held.conversation))
+            held.saved_tokens = min(held.saved_tokens, entry.tokens if entry is not None else 0)
+
     def save(self, slot: Slot) -> bool:
-        """Save what the slot holds as its conversation's, unless that was saved by a worker where it went on."""
+        """Save what the slot holds as its conversation's, unless that went on in another slot or worker."""
         held = slot.held
         if held is None:
             return False
-        if self._is_outdated(held):
+        if self.table.went_on(slot) or self._is_outdated(held):
             held.saved_tokens = held.tokens
             return True
         likely = chance(held.holding(slot.number, self.table.clock()), swap.RETURN_S)
@@ -178,6 +190,7 @@ class Caches:
             return False
         self.budget.spend(held.tokens * speeds.bytes_per_token)
         held.saved_tokens = 0  # saved as the base, not as this conversation's
+        self.table.wake()  # the keeper, which describes it: others wait for that
         return True
 
     def promise_all(self) -> None:

@@ -96,6 +96,8 @@ def _free_one(caches: Caches, idle_slot_s: float) -> bool:
     with caches.table.keep(idle_too_long) as slot:
         if slot is None:
             return False
+        if slot.held is not None:
+            caches.look_again(slot.held)
         if _worth(caches, slot, 0):
             caches.save(slot)
         caches.table.free(slot)
@@ -106,8 +108,11 @@ def _save_one(caches: Caches) -> bool:
     with caches.table.keep(_due(caches)) as slot:
         if slot is None or slot.held is None:
             return False
-        caches.budget.spend(slot.held.tokens * caches.meter.info("", 0).bytes_per_token)
-        return caches.save(slot)
+        size_bytes = slot.held.tokens * caches.meter.info("", 0).bytes_per_token
+        saved = caches.save(slot)
+        if saved:
+            caches.budget.spend(size_bytes)
+        return saved
 
 
 def _due(caches: Caches) -> Callable[[list[Slot]], Slot | None]:

@@ -50,7 +50,7 @@ class Promises:
             lock.close()
 
     def wait(self, what: str, limit_s: float, stopped: threading.Event) -> None:
-        """Until nobody promises `what`, `limit_s` at most, or until `stopped`."""
-        if self._store.is_promised(what):
+        """Until no other worker promises `what`, `limit_s` at most, or until `stopped`."""
+        if self._store.is_promised(what) and what not in self.names:
             with self._store.making(what, limit_s, stopped):
                 pass

@@ -130,6 +130,13 @@ class SlotTable:
                 self._remember(slot.owner, Gone.IDLE)
             slot.owner = None
 
+    def went_on(self, slot: Slot) -> bool:
+        """Whether the conversation of what the slot holds was asked later in another slot."""
+        held = slot.held
+        with self._changed:
+            others = [other for other in self.slots if held and other is not slot and other.owner == held.conversation]
+            return any(other.busy or (other.held and held and other.held.ended_s > held.ended_s) for other in others)
+
     def wait(self, timeout_s: float) -> None:
         """Until a slot was given back, `timeout_s` at most."""
         with self._changed:

@@ -99,8 +99,8 @@ class Work:
         """What the client's side is told of an engine's event; the slot's books are kept on the way."""
         if isinstance(event, Prompt):
             stages.mark("prompt")
+            turn.caches.prompt(turn.slot, turn.want, event)  # the engine has begun with it, even if it is refused now
             self._check_fits(turn.job, turn.request, event)
-            turn.caches.prompt(turn.slot, turn.want, event)
             return self._started(turn, event)
         if isinstance(event, End):
             turn.caches.ended(turn.slot, event)
