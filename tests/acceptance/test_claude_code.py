@@ -19,6 +19,7 @@ pytestmark = pytest.mark.acceptance
 
 Line = dict[str, Any]
 SMALL_WINDOW_TOKENS = 40960
+FROM_THE_BASE = 0.85  # the rest is what the client says in its first message
 ENOUGH = 0.95  # the share of a later turn's prompt that must come out of the cache
 
 
@@ -68,6 +69,17 @@ def test_four_agents_at_once_each_stay_on_one_slot(pair: RealCluster, claude: Cl
     assert [len(places_) for places_ in held] == [1] * len(agents)
     assert len(set().union(*held)) == len(agents)
     assert all(cached_share(lines_of(cluster, agent)[1]) >= ENOUGH for agent in agents)
+
+
+def test_an_agent_in_another_folder_finds_the_base_that_the_first_one_paid_for(
+    pair: RealCluster, claude: ClaudeCode
+) -> None:
+    cluster = pair(scripts.TOOL_THEN_TEXT)
+    for agent in ("one", "another"):
+        outcome = claude.run("Please begin.", url=cluster.url, agent=agent, workspace=agent)
+        ended_well(outcome, scripts.TOOL_THEN_TEXT.answer)
+    first = lines_of(cluster, "another")[0]
+    assert cached_share(first) >= FROM_THE_BASE, first
 
 
 def test_a_subagent_runs_and_the_main_line_still_hits_its_cache(pair: RealCluster, claude: ClaudeCode) -> None:
