@@ -79,21 +79,30 @@ class Work:
             with serving.generation(request, slot.number) as generation:
                 self._running.attach(job.id, generation)
                 stages.mark("rendered")
-                self._relay(turn, generation, answer)
-        if not answer.ended:
+                last = self._relay(turn, generation, answer)
+        if last is None:
             raise EngineLost("the engine ended the answer without a reason")
+        # Only now: whoever hears of the end may ask again at once, and must find the conversation's slot free.
+        answer.write(last)
 
     def _ready_caches(self) -> Caches:
         if self._serving.caches is None:
             raise EngineLost("the engine is not ready")
         return self._serving.caches
 
-    def _relay(self, turn: "_Turn", generation: Generation, answer: Writer) -> None:
+    def _relay(self, turn: "_Turn", generation: Generation, answer: Writer) -> Finished | None:
+        """Everything but the end, which is returned; None when there was none."""
+        last: Finished | None = None
         try:
             for event in generation:
-                answer.write(self._outward(turn, event))
+                delta = self._outward(turn, event)
+                if isinstance(delta, Finished):
+                    last = delta
+                else:
+                    answer.write(delta)
         except PromptTooLong as error:  # whoever refused it, the client is told the same maximum
             raise PromptTooLong(error.prompt_tokens, self._limit_tokens(turn.job)) from None
+        return last
 
     def _outward(self, turn: "_Turn", event: Event) -> Delta:
         """What the client's side is told of an engine's event; the slot's books are kept on the way."""

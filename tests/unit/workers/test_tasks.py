@@ -107,13 +107,28 @@ class Engine:
             yield event
 
 
-def run(engine: Engine, lines: Lines | None = None) -> Pen:
-    pen = Pen()
+def run(engine: Engine, lines: Lines | None = None, pen: Pen | None = None) -> Pen:
+    pen = pen or Pen()
     with Flusher(1) as flusher:
         work = Work(cast(Claims, lines or Lines(BODY)), pen, flusher, Running(), cast(Serving, cast(Any, engine)))
         work.generate("ticket", "me", 5)
     assert not any(slot.busy for slot in engine.caches.table.snapshot())
     return pen
+
+
+def test_the_slot_is_free_before_the_client_hears_of_the_end() -> None:
+    """It may ask again at once."""
+    engine = Engine(prompt(), TextDelta("a"), END)
+    busy: list[bool] = []
+
+    class Watching(Pen):
+        def __call__(self, job: ClaimedJob, sequence: int, payload: bytes, final: str) -> bool:
+            if final:
+                busy.extend(slot.busy for slot in engine.caches.table.snapshot())
+            return super().__call__(job, sequence, payload, final)
+
+    run(engine, pen=Watching())
+    assert busy == [False]
 
 
 def prompt(tokens: int = 10) -> Prompt:
