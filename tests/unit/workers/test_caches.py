@@ -1,122 +1,33 @@
 """Caches between slots and store: what is said of them is so, whatever fails on the way."""
 
-import random
 import shutil
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import structlog
 
-from infra.errors import Cancelled, EngineError, EngineLost, EngineRefused, EngineTimeout
+from infra.errors import Cancelled, EngineError, EngineLost, EngineTimeout
 from scheduler.contract import Kind, Source, StopReason
-from scheduler.policy.swap import Speeds
-from tests.doubles.slot_engine import SlotEngine, asked, tokens_of_prompt
+from tests.doubles.slot_engine import asked
+from tests.unit.workers.house import BASE, ERRORS, REFUSED, SPEEDS, House, answer, crowd_out, size, talk
 from tests.unit.workers.test_tasks import Engine as TaskEngine
 from tests.unit.workers.test_tasks import prompt as task_prompt
 from tests.unit.workers.test_tasks import run as run_task
 from workers import saved as saved_caches
 from workers.caches import Brought, Caches
-from workers.meter import Meter, WriteBudget
-from workers.slots import Slot, SlotTable, Want
+from workers.meter import WriteBudget
+from workers.slots import Slot, Want
 from workers.store import Entry, Store, base_name, conversation_name
 
 pytestmark = pytest.mark.unit
 
-SPEEDS = Speeds(prefill_tokens_per_s=1000, save_bytes_per_s=1e9, restore_bytes_per_s=2e9, bytes_per_token=1000)
-BASE = "You are an agent. " * 300
 WAIT_S = 20
-REFUSED = EngineRefused("the engine refused: No space", status=500)
-
-
-class House:
-    """One worker's caches on an engine that a test can look into."""
-
-    def __init__(self, folder: Path, count: int = 2, space: str = "space", limit_bytes: int = 10**12) -> None:
-        folder.mkdir(exist_ok=True)
-        self.now_s = 1000.0
-        self.engine = SlotEngine(folder, count)
-        self.table = SlotTable(count, clock=lambda: self.now_s)
-        self.meter = Meter()
-        self.meter.begin(SPEEDS)
-        self.store = Store(folder, space, limit_bytes, 1e6)
-        self.caches = Caches(self.table, self.engine.client, self.store, self.meter, WriteBudget(1e12), "")
-
-    def turn(
-        self,
-        name: str,
-        *texts: str,
-        base: str = BASE,
-        kind: Kind = Kind.MAIN,
-        reason: StopReason = StopReason.TOOL_USE,
-        share: float = 1.0,
-    ) -> tuple[Brought, int]:
-        """One request to its end, or cancelled in the prefill when `share` of it is less than all. Returns what was
-        found, and what the engine reused."""
-        want = Want(name, "agent", kind, asked(base, *texts))
-        with self.table.hold(want) as slot:
-            brought = self.caches.bring(slot, want, threading.Event())
-            prompt = self.engine.prefill(slot.number, want.chain, share)
-            self.caches.prompt(slot, want, prompt)
-            if share == 1.0:
-                answered = asked(base, *texts, answer(*texts))
-                self.caches.ended(slot, self.engine.answer(slot.number, prompt, answered, reason))
-        self.now_s += 1
-        return brought, prompt.cached_tokens
-
-    def described(self, what: str) -> Entry:
-        saved = self.caches.saved
-        assert saved is not None
-        saved.describe()
-        entry = self.store.find(what)
-        assert entry is not None
-        assert entry.checksum
-        return entry
-
-    def slot_of(self, name: str) -> Slot:
-        [slot] = [slot for slot in self.table.slots if slot.owner == name]
-        return slot
-
-    def save(self, name: str) -> bool:
-        """As the keeper does."""
-        with self.table.keep(lambda idle: next(slot for slot in idle if slot.owner == name)) as slot:
-            assert slot is not None
-            return self.caches.save(slot)
-
-    @property
-    def failures(self) -> int:
-        return self.caches.info().failures
-
-
-def answer(*texts: str) -> str:
-    """What the model says to these."""
-    return f"answer to {texts[-1][:20]} " * 30
-
-
-def talk(name: str, turns: int) -> list[str]:
-    """The texts of a conversation at its last user message."""
-    texts: list[str] = []
-    for number in range(turns):
-        texts.append(f"{name} asks for the {number}. time " * 40)
-        if number < turns - 1:
-            texts.append(answer(*texts))
-    return texts
-
-
-def size(*texts: str, base: str = BASE) -> int:
-    return len(tokens_of_prompt(asked(base, *texts)))
 
 
 @pytest.fixture
 def house(tmp_path: Path) -> House:
     return House(tmp_path / "kv")
-
-
-def crowd_out(house: House, base: str = "Another base. " * 300) -> None:
-    """As many others as there are slots, each worth more than anybody here."""
-    for number in range(house.table.count):
-        house.turn(f"ff{number}", *talk(f"crowd {number}", 8), base=f"{base} {number}")
 
 
 # --- there and back -------------------------------------------------------------------------------------------------
@@ -156,8 +67,6 @@ def test_without_a_store_nothing_is_moved_and_all_is_answered(tmp_path: Path) ->
 
 
 # --- failures -------------------------------------------------------------------------------------------------------
-
-ERRORS: list[EngineError] = [REFUSED, EngineLost("gone"), EngineTimeout("slow")]
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
@@ -451,102 +360,3 @@ def test_for_a_store_that_cannot_be_written_bases_are_not_tried(tmp_path: Path) 
     ready, _ = first(house, "aa")
     assert ready == Brought(Source.NOTHING)
     assert house.failures == 1
-
-
-# --- everything at random -------------------------------------------------------------------------------------------
-
-
-class Trial:
-    """Conversations at random on two workers with one store, with everything that can fail; after each step nothing
-    that is written down may be untrue."""
-
-    def __init__(self, folder: Path, seed: int) -> None:
-        self.dice = random.Random(seed)
-        self.folder = folder
-        self.houses = [House(folder, 3, limit_bytes=60_000_000) for _ in range(2)]
-        self.talks: dict[str, list[str]] = {}
-        for house in self.houses:
-            house.engine.fail = self.fail
-
-    def fail(self, *_: object) -> EngineError | None:
-        return self.dice.choice(ERRORS) if self.dice.random() < 0.05 else None
-
-    def step(self) -> None:
-        house = self.dice.choice(self.houses)
-        house.now_s += self.dice.expovariate(0.2)
-        acts: list[tuple[Callable[[House], None], int]] = [
-            (self.ask, 10), (self.keep, 3), (self.describe, 3), (self.spoil, 1), (self.sweep, 1),
-        ]  # fmt: skip
-        self.dice.choices([act for act, _ in acts], [often for _, often in acts])[0](house)
-        self.check()
-
-    def ask(self, house: House) -> None:
-        name = f"a{self.dice.randrange(7)}"
-        texts = self.talks.setdefault(name, talk(name, 1))
-        if self.dice.random() < 0.1:
-            texts = self.talks[name] = talk(f"{name} anew {self.dice.random()}", 1)
-        if self.dice.random() < 0.15:
-            house.turn(name, *texts, share=self.dice.random())
-            return
-        house.turn(name, *texts, reason=self.dice.choice(list(StopReason)))
-        texts += [answer(*texts), f"{name} goes on {self.dice.random()} " * 20]
-        if len(texts) > 12:
-            self.talks[name] = talk(f"{name} compacted {self.dice.random()}", 1)
-
-    def keep(self, house: House) -> None:
-        with house.table.keep(self.dice.choice) as slot:
-            if slot is not None and slot.owner is not None:
-                house.caches.save(slot)
-                if self.dice.random() < 0.3:
-                    house.table.free(slot)
-
-    def describe(self, house: House) -> None:
-        if house.caches.saved is not None:
-            house.caches.saved.describe()
-
-    def sweep(self, house: House) -> None:
-        house.store.sweep()
-
-    def spoil(self, _: House) -> None:
-        files = sorted(self.folder.glob("*.kv"))
-        if files:
-            path = self.dice.choice(files)
-            path.write_bytes(b"[]") if self.dice.random() < 0.5 else path.unlink()
-
-    def check(self) -> None:
-        for house in self.houses:
-            for slot in house.table.slots:
-                if slot.held is not None:
-                    really = house.engine.held[slot.number]
-                    known = tokens_of_prompt(slot.held.chain)
-                    assert really[: len(known)] == known[: len(really)], "the slot does not hold what is written down"
-                    assert slot.held.saved_tokens <= slot.held.tokens
-            for path in self.folder.glob("*.json"):
-                self.check_description(house, path.stem.partition(".")[2])
-
-    def check_description(self, house: House, what: str) -> None:
-        entry = house.store.find(what)
-        if entry is None:
-            return
-        try:
-            content = house.engine.content(entry.file)
-        except OSError:
-            return
-        known = tokens_of_prompt(entry.chain)
-        assert content == [] or content[: len(known)] == known[: len(content)], "a file holds what it does not say"
-
-
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_nothing_that_is_written_down_is_ever_untrue(
-    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(saved_caches, "PAUSE_S", 0.0)
-    trial = Trial(tmp_path / "kv", seed)
-    for _ in range(400):
-        trial.step()
-    for house in trial.houses:
-        info = house.caches.info()
-        assert info.saves
-        assert info.restores
-        assert info.failures
-        assert not any(slot.busy for slot in house.table.slots)
