@@ -55,6 +55,7 @@ def save_all(caches: Caches, limit_s: float) -> None:
     """Save every conversation that may come back, the most valuable first, for about `limit_s`."""
     ends_s = monotonic() + limit_s
     tried: set[int] = set()
+    _describe(caches)
 
     def next_one(idle: list[Slot]) -> Slot | None:
         due = [slot for slot in idle if slot.number not in tried and _worth(caches, slot, 0)]
@@ -66,7 +67,7 @@ def save_all(caches: Caches, limit_s: float) -> None:
                 break
             tried.add(slot.number)
             caches.save(slot)
-    _describe(caches)
+        _describe(caches)  # each at once: whoever is killed before the end loses the rest only
 
 
 def _keep_promise(caches: Caches) -> bool:

@@ -51,7 +51,8 @@ class SlotEngine:
         self.held: list[Tokens] = [[] for _ in range(count)]
         self.saves = self.restores = self.prefilled = 0
         self.fail: Callable[[str, int, str], Exception | None] = lambda *_: None
-        self.took_ms = 1.0
+        self.save_bytes_per_s = 5e7
+        self.restore_bytes_per_s = 1e9
 
     @property
     def client(self) -> EngineClient:
@@ -68,7 +69,7 @@ class SlotEngine:
                 opened.truncate(size_bytes)
         except OSError:
             raise EngineRefused("the engine refused: Unable to save slot") from None
-        return Moved(len(self.held[slot]), size_bytes, self.took_ms)
+        return Moved(len(self.held[slot]), size_bytes, size_bytes / self.save_bytes_per_s * 1000)
 
     def restore(self, slot: int, file: str) -> Moved:
         """A failure leaves the slot empty, as the real one does."""
@@ -80,7 +81,7 @@ class SlotEngine:
         except (OSError, ValueError):
             raise EngineRefused("the engine refused: Unable to restore slot", status=400) from None
         size_bytes = (self.folder / file).stat().st_size
-        return Moved(len(self.held[slot]), size_bytes, self.took_ms)
+        return Moved(len(self.held[slot]), size_bytes, size_bytes / self.restore_bytes_per_s * 1000)
 
     def content(self, file: str) -> Tokens:
         with (self.folder / file).open("rb") as opened:

@@ -16,7 +16,7 @@ from workers.meter import Meter, WriteBudget
 from workers.slots import Slot, SlotTable, Want
 from workers.store import Entry, Store
 
-SPEEDS = Speeds(prefill_tokens_per_s=1000, save_bytes_per_s=1e9, restore_bytes_per_s=2e9, bytes_per_token=1000)
+SPEEDS = Speeds(prefill_tokens_per_s=1000, save_bytes_per_s=5e7, restore_bytes_per_s=1e9, bytes_per_token=1000)
 BASE = "You are an agent. " * 300
 REFUSED = EngineRefused("the engine refused: No space", status=500)
 ERRORS: list[EngineError] = [REFUSED, EngineLost("gone"), EngineTimeout("slow")]
