@@ -8,21 +8,24 @@ import json
 import re
 from dataclasses import asdict, dataclass
 from hashlib import sha256
+from math import inf
 from pathlib import Path
 
 import structlog
+from pydantic import TypeAdapter
 
 from infra import engine_options
 from infra.config import Settings
 from infra.errors import EngineError, StoreError
 from scheduler.policy.swap import Speeds
 from workers.llama.client import EngineClient
-from workers.meter import Meter
+from workers.meter import LEAST_PREFILL_TOKENS, Meter
 from workers.store import Store
 
 log = structlog.get_logger(__name__)
-LEAST_NUMBERS = 200  # 400 to 800 tokens, as a number of three digits with its blank is two to four
+LEAST_NUMBERS = LEAST_PREFILL_TOKENS + 4  # a number of three digits with its blank is one to four tokens
 LEAST_REUSED = 0.9
+TOO_SHORT = "the probe was too short to measure a speed"
 NO_USE = "this model's saved caches are of no use: restored {cached} of {tokens} tokens (sliding window or recurrent)"
 
 
@@ -32,6 +35,16 @@ class Verdict:
 
     off: str
     speeds: Speeds | None = None
+
+    @property
+    def sound(self) -> bool:
+        """Whether it says something that can be reckoned with."""
+        if self.speeds is None:
+            return bool(self.off)
+        return all(0 < speed < inf for speed in asdict(self.speeds).values())
+
+
+_VERDICT = TypeAdapter(Verdict)
 
 
 def prepare(settings: Settings) -> str:
@@ -51,9 +64,10 @@ def space(settings: Settings, model_hash: str, build: str, context_tokens: int) 
     """What must be equal for a saved cache to fit: model, engine build, KV types, window, and the further flags, of
     which any may change how a cache is laid out."""
     kinds = engine_options.read(settings.engine_args)
-    flags = sha256(" ".join(engine_options.split(settings.engine_args)).encode()).hexdigest()[:8]
-    named = f"{model_hash}-{build}-{kinds.key_type}-{kinds.value_type}-{context_tokens}-{flags}"
-    return re.sub(r"[^A-Za-z0-9_-]+", "_", named)[:120]
+    named = f"{model_hash}-{build}-{kinds.key_type}-{kinds.value_type}-{context_tokens}"
+    flags = " ".join(engine_options.split(settings.engine_args))
+    digest = sha256(f"{named} {flags}".encode()).hexdigest()[:8]  # the name is made readable and short, this is exact
+    return f"{re.sub(r'[^A-Za-z0-9_-]+', '_', named)[:110]}-{digest}"
 
 
 def decide(client: EngineClient, store: Store, folder: Path, name: str, slots: int, window: int) -> Verdict:
@@ -70,6 +84,8 @@ def decide(client: EngineClient, store: Store, folder: Path, name: str, slots: i
         log.warning("store_not_probed", reason=error.message)
         return Verdict(f"the probe failed: {error.message}")
     log.info("store_probed", off=verdict.off)
+    if verdict.off == TOO_SHORT:
+        return verdict
     _remember(folder / f"{name}.probe.json", verdict)
     return verdict
 
@@ -81,8 +97,8 @@ def _probe(client: EngineClient, store: Store, slots: int, numbers: int) -> Verd
     first, other = 0, slots - 1
     asked = client.prefill(f"{text} alpha", first)
     file = store.new_file("c-0", 0)
-    saved = client.save(first, file)
     try:
+        saved = client.save(first, file)
         if other == first:
             client.prefill("omega", first)  # so that what is found was restored
         restored = client.restore(other, file)
@@ -94,16 +110,15 @@ def _probe(client: EngineClient, store: Store, slots: int, numbers: int) -> Verd
     meter.prefilled(asked.prompt_tokens - asked.cached_tokens, asked.prefill_ms)
     meter.saved(saved.size_bytes, saved.tokens, saved.took_ms)
     meter.restored(restored.size_bytes, restored.took_ms)
-    return Verdict("", meter.speeds) if meter.speeds else Verdict("the probe was too short to measure a speed")
+    return Verdict("", meter.speeds) if meter.speeds else Verdict(TOO_SHORT)
 
 
 def _remembered(path: Path) -> Verdict | None:
     try:
-        known = json.loads(path.read_text())
-        speeds = Speeds(**known["speeds"]) if known["speeds"] else None
-        return Verdict(str(known["off"]), speeds) if known["off"] or speeds else None
-    except (OSError, ValueError, KeyError, TypeError):
+        known = _VERDICT.validate_json(path.read_bytes(), strict=True)
+    except (OSError, ValueError):
         return None
+    return known if known.sound else None
 
 
 def _remember(path: Path, verdict: Verdict) -> None:
