@@ -115,6 +115,7 @@ class Engine:
         if not number and path != "/completion":
             return self.routes[f"{method} {path}"](body)
         action = parse_qs(query).get("action", [""])[0]
+        self.note("slot begins", route=path, action=action, file=body.get("filename"))
         told = await (act(self.table, self.disk, number, action, body) if number else complete(self.table, body))
         moved = {} if isinstance(told, Refusal) else told
         tokens = next((moved[name] for name in ("n_saved", "n_restored", "n_erased") if name in moved), None)

@@ -100,10 +100,11 @@ def _refused(disk: Disk, number: str, action: str, body: JsonObject) -> Refusal 
 async def _save(table: SlotTable, disk: Disk, slot: Slot, path: Path) -> JsonObject | Refusal:
     began = time.monotonic()
     size_bytes = _size_bytes(disk, slot.cached)
-    await table.stand_still(size_bytes / disk.save_bytes_per_s)
     try:
         with path.open("wb") as file:
             file.write(_head(slot.cached))
+            file.flush()
+            await table.stand_still(size_bytes / disk.save_bytes_per_s)
             file.truncate(size_bytes)
     except OSError:
         return Refusal(500, "Unable to save slot", "server_error")

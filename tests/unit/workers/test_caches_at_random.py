@@ -101,7 +101,7 @@ def test_nothing_that_is_written_down_is_ever_untrue(
 ) -> None:
     monkeypatch.setattr(saved_caches, "PAUSE_S", 0.0)
     trial = Trial(tmp_path / "kv", seed)
-    for _ in range(400):
+    for _ in range(250):
         trial.step()
     for house in trial.houses:
         info = house.caches.info()
