@@ -233,16 +233,16 @@ def test_every_cut_of_a_call_gives_a_whole_call_or_none(speakers: Speakers) -> N
 def test_a_choice_of_tools_holds_and_leaves_the_prompt_as_it_is(
     speakers: Speakers, choice: ToolChoice, names: set[str]
 ) -> None:
-    speaker = speakers(scripts.TWO_PARALLEL_CALLS)  # which wants to call Bash, whatever it is told
+    speaker = speakers(scripts.TOOL_THEN_TEXT)  # which wants to call Bash, whatever it is told
     usual, _, _ = speaker.answer(asked(tools=TOOLS, max_tokens=1))
-    request = asked(tools=TOOLS, tool_choice=choice, max_tokens=30)
+    request = asked(tools=TOOLS, tool_choice=choice, max_tokens=80)
     prompt, deltas, _ = speaker.answer(request)
 
     assert speaker.client.count(speaker.body(request)) == usual.total_tokens
     assert prompt == Prompt(usual.total_tokens, usual.total_tokens - 1)
     assert {call.name for call in called(deltas)} == names
     if choice.mode == "none":
-        assert spoken(deltas) == scripts.TWO_PARALLEL_CALLS.answer
+        assert spoken(deltas) == scripts.TOOL_THEN_TEXT.answer
 
 
 def test_thinking_is_apart_and_its_replay_hits_the_cache(speakers: Speakers) -> None:

@@ -13,6 +13,7 @@ import json
 import os
 import re
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 import gguf
@@ -199,7 +200,8 @@ def write(script: Script, folder: Path) -> Path:
 def medley(*scripts: Script) -> Script:
     """One model that begins as the script does whose `brief_of` stands in the prompt; then its own answer."""
     briefs = tuple((brief_of(script), script.first or script.answer) for script in scripts)
-    return Script("medley", "The medley is over.", "Nobody asked for a script.", briefs)
+    which = sha256(repr(briefs).encode()).hexdigest()[:8]  # its name is its file's: another medley is another model
+    return Script(f"medley-{which}", "The medley is over.", "Nobody asked for a script.", briefs)
 
 
 def brief_of(script: Script) -> str:
