@@ -35,6 +35,7 @@ from workers.store import Entry, Store, base_name, conversation_name
 BASE_WAIT = 10.0  # times the expected prefill; its maker may be slow, but prefilling it beside him would be slower
 BASE_WAIT_LEAST_S = 30.0
 BASE_RETURNS = 1.0  # whoever made it, others will come with it
+ENOUGH = 0.9  # of a prompt: with less in the slot, what is saved may be of more use
 LEAST_WAIT_S = 2.0  # for a save that another worker has announced
 NOBODY = Message(role="user", content=(TextBlock(text="."),))
 
@@ -100,8 +101,8 @@ class Caches:
         if held is not None and own:
             slot.gone = Gone.HERE
             _came_back(held, want, self.table.clock())
-            if held.of_use_for(want.chain) >= held.prompt_tokens:  # it goes on; else what is saved may be of more use
-                return Brought(Source.OWN)
+            if held.of_use_for(want.chain) >= ENOUGH * self._tokens(want):
+                return Brought(Source.OWN)  # else its history was rewritten, or it went on elsewhere for a while
         elif held is not None:
             self.look_again(held)
             if self.worth_saving(slot, self.table.busy):  # the request that waits for it among them

@@ -107,9 +107,10 @@ def _free_one(caches: Caches, idle_slot_s: float) -> bool:
 
 def _save_one(caches: Caches) -> bool:
     with caches.table.keep(_due(caches)) as slot:
-        if slot is None or slot.held is None:
+        speeds = caches.speeds
+        if slot is None or slot.held is None or speeds is None:
             return False
-        size_bytes = slot.held.tokens * caches.meter.info("", 0).bytes_per_token
+        size_bytes = slot.held.tokens * speeds.bytes_per_token
         saved = caches.save(slot)
         if saved:
             caches.budget.spend(size_bytes)
