@@ -17,7 +17,7 @@ _SECTIONS = re.compile(
     r"^# Memory\n(?=\s*You have a persistent file-based memory at `)" + _REST + r"|"
     r"^# Environment\n(?=(?:(?!# ).*\n)*.*[Ww]orking directory: )" + _REST + r"|"
     r"^gitStatus: This is the git status" + _REST + r"|"
-    r"^<env>\n(?=Working directory: )(?:(?!</env>).*\n)*</env>\n?",
+    r"^<env>\n(?=Working directory: )(?:(?!</?env>).*\n)*</env>\n?",
     re.MULTILINE,
 )
 INTRODUCTION = "This holds for the place where you work:"

@@ -95,3 +95,11 @@ def test_the_setting_decides_whether_agents_in_two_folders_have_one_base(share_b
         return call.chain.base
 
     assert (base("/home/a") == base("/home/b")) is share_base
+
+
+def test_a_section_that_is_never_closed_is_left_alone_and_many_of_them_cost_no_more_than_their_length() -> None:
+    opened = "<env>\nWorking directory: /a\n"
+    closed = "<env>\nWorking directory: /b\n</env>"
+    assert places.split(f"{opened}{closed}\n") == (opened.rstrip(), (closed,))
+    flood = opened * 200_000  # looked through again from each of them it would take hours
+    assert places.split(flood) == (flood, ())
