@@ -7,7 +7,7 @@ Never: moves a file (`saved`), prices a move (`policy.swap`), gives out slots (`
 
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -111,8 +111,7 @@ class Caches:
             limit_s = max(LEAST_WAIT_S, self.meter.prefill_s(self._tokens(want)))
             self.saved.await_promise(conversation_name(want.conversation), limit_s, stopped)
         in_slot = held.of_use_for(want.chain) if held else 0
-        entry = self._best(want, in_slot)
-        brought = self._restore(slot, want, entry) if entry is not None else None
+        brought = self._bring_saved(slot, want, in_slot)
         if brought is None and own and slot.held is held:
             return Brought(Source.OWN)
         if brought is None:
@@ -163,7 +162,9 @@ class Caches:
     def worth_saving(self, slot: Slot, waiting: int) -> bool:
         """Whether saving what the slot holds is expected to pay while `waiting` requests stand still for it."""
         held, speeds = slot.held, self.speeds
-        if held is None or speeds is None:
+        if held is None or speeds is None or self.saved is None:
+            return False
+        if not self.saved.fits(held.tokens * speeds.bytes_per_token):
             return False
         return swap.worth_saving(held.holding(slot.number, self.table.clock()), held.saved_tokens, waiting, speeds)
 
@@ -204,19 +205,34 @@ class Caches:
         return self.saved is not None and self.saved.save(slot.number, held, what, likely)
 
     def _is_outdated(self, held: Held) -> bool:
-        """The conversation went on elsewhere and was saved there: this older cache must not take that one's place."""
+        """The conversation went on elsewhere and was saved there, longer or after a compaction shorter: this older
+        cache must not take that one's place."""
         entry = self._find(conversation_name(held.conversation))
-        if entry is None or entry.tokens < held.tokens:
+        if entry is None or self.saved is None:
             return False
-        return common_messages(held.chain, entry.chain) == len(held.chain.messages)
+        common = common_messages(held.chain, entry.chain)
+        if common == len(held.chain.messages):
+            return entry.tokens >= held.tokens
+        rests_s = self.table.clock() - held.ended_s
+        return common < len(entry.chain.messages) and self.saved.written_since(entry, rests_s)
 
     # --- restoring ------------------------------------------------------------------------------------------------
 
-    def _best(self, want: Want, in_slot: int) -> Entry | None:
+    def _bring_saved(self, slot: Slot, want: Want, in_slot: int) -> Brought | None:
+        """The best file that can be restored; where one cannot, the other."""
+        names = [conversation_name(want.conversation), base_name(want.chain.base)]
+        while (entry := self._best(names, want, in_slot)) is not None:
+            brought = self._restore(slot, want, entry)
+            if brought is not None:
+                return brought
+            names.remove(entry.what)
+            in_slot = in_slot if slot.held is not None else 0
+        return None
+
+    def _best(self, names: Sequence[str], want: Want, in_slot: int) -> Entry | None:
         speeds = self.speeds
         if speeds is None:
             return None
-        names = (conversation_name(want.conversation), base_name(want.chain.base))
         entries = {name: entry for name in names if (entry := self._find(name)) is not None}
         files = [Saved(name, entry.size_bytes, _of_use(entry, want)) for name, entry in entries.items()]
         found = swap.best(files, in_slot, speeds)

@@ -81,6 +81,8 @@ def _keep_promise(caches: Caches) -> bool:
 
     with caches.table.keep(rests) as slot:
         if slot is None or slot.owner is None:
+            for what in names - {conversation_name(s.owner) for s in caches.table.slots if s.owner is not None}:
+                saved.settle(what)  # its slot was taken; nothing more of it will come
             return False
         if caches.worth_saving(slot, 0):
             caches.save(slot)

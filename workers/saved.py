@@ -62,6 +62,14 @@ class SavedCaches:
     def find(self, what: str) -> Entry | None:
         return self._store.find(what)
 
+    def written_since(self, entry: Entry, rests_s: float) -> bool:
+        """Whether the file was written in the last `rests_s` seconds."""
+        return entry.written_s > self._store.wall() - rests_s
+
+    def fits(self, size_bytes: float) -> bool:
+        """Whether the store may hold a file of this size at all."""
+        return self._store.fits(size_bytes)
+
     # --- saving ---------------------------------------------------------------------------------------------------
 
     def save(self, slot: int, held: Held, what: str, return_chance: float) -> bool:
@@ -80,16 +88,20 @@ class SavedCaches:
         return True
 
     def describe(self) -> None:
-        """Finish the files written since; reads each one whole, so off a request's path."""
-        while True:
-            try:
-                entry = self._undescribed.get_nowait()
-            except Empty:
-                return
+        """Finish the files written since, and keep the store within its bounds; reads each file whole, so off a
+        request's path."""
+        while (entry := self._next_undescribed()) is not None:
             with self._trouble_told():
                 self._store.describe(entry)
-                self._store.sweep_if_due()
             self._promises.release(entry.what)
+        with self._trouble_told():
+            self._store.sweep_if_due()
+
+    def _next_undescribed(self) -> Entry | None:
+        try:
+            return self._undescribed.get_nowait()
+        except Empty:
+            return None
 
     def _write(self, slot: int, held: Held, what: str, return_chance: float) -> tuple[Entry, float]:
         """A file that is whole, and the milliseconds that it took; nothing is left of one that is not."""
@@ -98,7 +110,10 @@ class SavedCaches:
         try:
             moved = self._client.save(slot, file)
             prompt_tokens = min(held.prompt_tokens, moved.tokens)
-            entry = Entry(what, file, moved.size_bytes, "", held.chain, prompt_tokens, moved.tokens, return_chance)
+            entry = Entry(
+                what, file, moved.size_bytes, "", held.chain, prompt_tokens, moved.tokens, return_chance,
+                written_s=self._store.wall(),
+            )  # fmt: skip
             self._store.written(entry)
         except (StoreError, EngineError):
             with self._trouble_told():

@@ -174,6 +174,8 @@ class Serving:
 
     def _new_caches(self, client: EngineClient, props: EngineProps) -> Caches:
         """A new engine's slots are empty; what was saved of an earlier one is still there."""
+        if self.caches is not None and self.caches.saved is not None:
+            self.caches.saved.describe()  # what the last engine wrote in its last moment
         settings, folder, meter = self._settings, self._settings.store_folder, Meter()
         table = SlotTable(props.slots, sizing.shape(settings).scratch_slots)
         if folder is None or self._store_trouble:

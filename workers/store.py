@@ -18,7 +18,7 @@ import secrets
 import shutil
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -41,7 +41,7 @@ UNFINISHED_NAME = re.compile(r".+\.[cb]-[0-9a-f]+\.([0-9a-f]{8}\.kv|json\.[0-9a-
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A saved cache: `tokens` in all, of which `prompt_tokens` are of the prompt `chain`."""
+    """A saved cache: `tokens` in all, of which `prompt_tokens` are of the prompt `chain`; `written_s` by the wall clock."""
 
     what: str
     file: str
@@ -52,6 +52,7 @@ class Entry:
     tokens: NonNegativeInt
     return_chance: Annotated[float, Field(ge=0, le=1)]
     uses: NonNegativeInt = 0
+    written_s: Annotated[float, Field(allow_inf_nan=False)] = 0.0
 
 
 _ENTRY = TypeAdapter(Entry)
@@ -68,7 +69,11 @@ def base_name(base: str) -> str:
 class Store:
     """One space of the folder. Safe to use from several threads, beside other workers' processes."""
 
-    def __init__(self, folder: Path, space: str, limit_bytes: int, age_s: float) -> None:
+    def __init__(
+        self, folder: Path, space: str, limit_bytes: int, age_s: float, wall: Callable[[], float] = time.time
+    ) -> None:
+        """`wall` is a clock that the workers of all machines have in common, more or less."""
+        self.wall = wall
         self._folder = folder
         self._space = space
         self._limit_bytes = limit_bytes
@@ -79,17 +84,28 @@ class Store:
         self.used_bytes = 0  # of all workers' files, as the last sweep saw it, and of this one's since then
 
     def new_file(self, what: str, size_bytes: int) -> str:
-        """A name for the engine to write to. Raises StoreError when the folder or the disk has no room for it."""
+        """A name for the engine to write to; a full disk loses saved caches of less value first.
+
+        Raises StoreError when the folder or the disk has no room for it.
+        """
+        if not self.fits(size_bytes):
+            raise StoreError("limit", f"{size_bytes} bytes are more than store_limit_bytes ({self._limit_bytes})")
+        if self._free_bytes() < size_bytes + SPARE_BYTES:
+            self.sweep(size_bytes)
+            if (free := self._free_bytes()) < size_bytes + SPARE_BYTES:
+                raise StoreError("disk", f"{self._folder}: the disk is full ({free} bytes are free)")
+        return f"{self._space}.{what}.{secrets.token_hex(4)}.kv"
+
+    def fits(self, size_bytes: float) -> bool:
+        """Whether the store may hold a file of this size at all."""
+        return size_bytes <= self._limit_bytes
+
+    def _free_bytes(self) -> int:
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            free = shutil.disk_usage(self._folder).free
+            return shutil.disk_usage(self._folder).free
         except OSError as error:
             raise StoreError("folder", f"{self._folder}: {error.strerror}") from None
-        if size_bytes > self._limit_bytes:
-            raise StoreError("limit", f"{size_bytes} bytes are more than store_limit_bytes ({self._limit_bytes})")
-        if free < size_bytes + SPARE_BYTES:
-            raise StoreError("disk", f"{self._folder}: the disk is full ({free} bytes are free)")
-        return f"{self._space}.{what}.{secrets.token_hex(4)}.kv"
 
     def written(self, entry: Entry) -> None:
         """The engine has written it: from now on it is found here; `describe` makes it everyone's.
@@ -111,7 +127,7 @@ class Store:
         with self._lock:
             superseded = self._fresh.get(entry.what) != entry
         if superseded:
-            self._unlink(entry.file)
+            self.remove(entry.file)
             return
         try:
             self.check(entry)
@@ -123,7 +139,7 @@ class Store:
         self.used_bytes += entry.size_bytes - (old.size_bytes if old is not None else 0)
         self._forget(entry)
         if old is not None and old.file != entry.file:
-            self._unlink(old.file)
+            self.remove(old.file)
 
     def find(self, what: str) -> Entry | None:
         """The saved cache of this name, if there is one."""
@@ -154,24 +170,21 @@ class Store:
         self._forget(entry)
         current = self._read(entry.what)
         if current is not None and current.file == entry.file:
-            self._unlink(self._description(entry.what).name)
-        self._unlink(entry.file)
-
-    def remove(self, file: str) -> None:
-        """Remove a file that never had a description. Raises StoreError."""
-        self._unlink(file)
+            self.remove(self._description(entry.what).name)
+        self.remove(entry.file)
 
     def sweep_if_due(self) -> None:
         """`sweep` when the folder may have outgrown its bounds, else now and then: it reads every description."""
         if self.used_bytes > self._limit_bytes or time.monotonic() >= self._sweep_at_s:
             self.sweep()
 
-    def sweep(self) -> None:
-        """Keep the folder within its bounds, whichever worker's files go. Raises StoreError."""
+    def sweep(self, room_bytes: int = 0) -> None:
+        """Keep the folder within its bounds, and `room_bytes` free on the disk, whichever worker's files go. Raises
+        StoreError."""
         self._sweep_at_s = time.monotonic() + SWEEP_S
         with self._only_one("sweep.lock") as mine:
             if mine:
-                self._sweep()
+                self._sweep(room_bytes)
 
     @contextmanager
     def making(self, what: str, limit_s: float, stopped: threading.Event) -> Iterator[bool]:
@@ -211,7 +224,7 @@ class Store:
             else:
                 yield True  # closing the file gives the lock back
 
-    def _sweep(self) -> None:
+    def _sweep(self, room_bytes: int) -> None:
         now_s = time.time()
         described = {path.name: entry for path in self._folder.glob("*.json") if (entry := _entry(path))}
         known = {entry.file for entry in described.values()} | {entry.file for entry in list(self._fresh.values())}
@@ -219,13 +232,15 @@ class Store:
             Stored(name, e.size_bytes, e.tokens, e.return_chance, e.uses, now_s - _changed_s(self._folder / name))
             for name, e in described.items()
         ]
-        for name in to_remove(stored, self._limit_bytes, self._age_s):
-            self._unlink(name)
-            self._unlink(described.pop(name).file)
+        total = sum(entry.size_bytes for entry in described.values())
+        limit_bytes = max(0, min(self._limit_bytes, total + self._free_bytes() - SPARE_BYTES - room_bytes))
+        for name in to_remove(stored, limit_bytes, self._age_s):
+            self.remove(name)
+            self.remove(described.pop(name).file)
         for path in self._folder.iterdir():
             ours = UNFINISHED_NAME.fullmatch(path.name) and path.name not in known
             if ours and now_s - _changed_s(path) > UNFINISHED_S:
-                self._unlink(path.name)
+                self.remove(path.name)
         self.used_bytes = sum(entry.size_bytes for entry in described.values())
 
     def _forget(self, entry: Entry) -> None:
@@ -259,7 +274,8 @@ class Store:
             raise StoreError("missing", f"{file}: {error.strerror}") from None
         return digest.hexdigest()
 
-    def _unlink(self, name: str) -> None:
+    def remove(self, name: str) -> None:
+        """Remove a file that has no description, or no longer. Raises StoreError."""
         try:
             (self._folder / name).unlink(missing_ok=True)
         except OSError as error:

@@ -32,7 +32,7 @@ class House:
         self.table = SlotTable(count, clock=lambda: self.now_s)
         self.meter = Meter()
         self.meter.begin(SPEEDS)
-        self.store = Store(folder, space, limit_bytes, 1e6)
+        self.store = Store(folder, space, limit_bytes, 1e6, lambda: self.now_s)
         self.caches = Caches(self.table, self.engine.client, self.store, self.meter, WriteBudget(1e12), "")
 
     def turn(

@@ -1,11 +1,13 @@
-"""A conversation that comes back from another worker: its old slot is not the best that there is of it."""
+"""What is known of a conversation in several places: the newest and the best of it counts."""
 
 from pathlib import Path
 
 import pytest
 
-from scheduler.contract import Source
-from tests.unit.workers.house import House, talk
+from scheduler.contract import Kind, Source
+from tests.doubles.slot_engine import asked
+from tests.unit.workers.house import BASE, House, crowd_out, talk
+from workers.slots import Want
 from workers.store import conversation_name
 
 pytestmark = pytest.mark.unit
@@ -30,3 +32,43 @@ def test_one_that_only_went_on_here_needs_no_file(tmp_path: Path) -> None:
     sources = {here.turn("a", *talk("a", turns))[0].source for turns in range(2, 12)}
     assert sources <= {Source.OWN, Source.NOTHING}
     assert not here.caches.info().restores
+
+
+def test_after_a_compaction_elsewhere_the_longer_old_cache_does_not_take_the_place_of_the_short_new_one(
+    tmp_path: Path,
+) -> None:
+    old, new = House(tmp_path / "kv"), House(tmp_path / "kv")
+    old.turn("a", *talk("a", 8))
+    new.now_s = old.now_s + 10
+    new.turn("a", "A summary of it all. " * 60)
+    new.save("a")
+    entry = new.described(conversation_name("a"))
+    old.now_s = new.now_s + 300
+    assert old.save("a")
+    assert new.described(conversation_name("a")).file == entry.file
+
+
+def test_when_its_own_file_cannot_be_used_its_base_can(tmp_path: Path) -> None:
+    house = House(tmp_path / "kv")
+    house.turn("b", *talk("b", 1))
+    with house.table.keep(lambda idle: next(slot for slot in idle if slot.owner == "b")) as slot:
+        assert slot is not None
+        assert house.caches.save_base(slot, Want("b", "agent", Kind.MAIN, asked(BASE, *talk("b", 1))))
+    house.turn("a", *talk("a", 4))
+    house.save("a")
+    own = house.described(conversation_name("a"))
+    (house.engine.folder / own.file).write_bytes(b"cut")
+    crowd_out(house)
+    brought, cached = house.turn("a", *talk("a", 5))
+    assert brought.source is Source.BASE
+    assert cached > 0
+
+
+def test_one_that_the_store_can_never_hold_is_not_tried_and_others_are(tmp_path: Path) -> None:
+    house = House(tmp_path / "kv", limit_bytes=3_000_000)
+    house.turn("large", *talk("large", 30))
+    house.turn("small", *talk("small", 2))
+    assert not house.caches.worth_saving(house.slot_of("large"), 0)
+    assert house.caches.worth_saving(house.slot_of("small"), 0)
+    crowd_out(house)
+    assert not house.failures

@@ -302,6 +302,22 @@ def test_a_full_disk_is_said_before_anything_is_written(folder: Path, monkeypatc
     assert told.value.kind == "disk"
 
 
+def test_a_disk_full_of_saved_caches_loses_the_least_valuable_for_a_new_one(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = namedtuple("usage", "total used free")
+    store = opened(folder)
+    entry = save(store, folder)
+
+    def disk(_: object) -> object:
+        held = sum(path.stat().st_size for path in folder.glob("*.kv"))
+        return usage(10**12, 10**12, stores.SPARE_BYTES + entry.size_bytes - held)
+
+    monkeypatch.setattr(shutil, "disk_usage", disk)
+    assert store.new_file("c-0ff", entry.size_bytes)
+    assert store.find(ABC) is None
+
+
 def test_more_than_the_store_may_hold_is_refused(folder: Path) -> None:
     store = opened(folder, limit_bytes=100)
     assert store.new_file(ABC, 100)
