@@ -104,9 +104,7 @@ class Caches:
             if held.of_use_for(want.chain) >= ENOUGH * self._tokens(want):
                 return Brought(Source.OWN)  # else its history was rewritten, or it went on elsewhere for a while
         elif held is not None:
-            self.look_again(held)
-            if self.worth_saving(slot, self.table.busy):  # the request that waits for it among them
-                self.save(slot)
+            self._displace(slot, held, want)
         if self.saved is not None and not own:
             limit_s = max(LEAST_WAIT_S, self.meter.prefill_s(self._tokens(want)))
             self.saved.await_promise(conversation_name(want.conversation), limit_s, stopped)
@@ -118,6 +116,13 @@ class Caches:
             brought = Brought(Source.SHARED if in_slot and slot.held is not None else Source.NOTHING)
             slot.held = _held_by(want, slot.held, in_slot)
         return brought
+
+    def _displace(self, slot: Slot, held: Held, want: Want) -> None:
+        self.look_again(held)
+        holding = held.holding(slot.number, self.table.clock())
+        owed = want.kind is Kind.SIDE and swap.owed_to(holding, held.saved_tokens)
+        if owed or self.worth_saving(slot, self.table.busy):  # the request that waits for it among them
+            self.save(slot)
 
     def lacks_base(self, brought: Brought, want: Want) -> bool:
         """Whether this conversation is the first one with its base, and saving that base pays."""

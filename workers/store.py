@@ -41,7 +41,7 @@ UNFINISHED_NAME = re.compile(r".+\.[cb]-[0-9a-f]+\.([0-9a-f]{8}\.kv|json\.[0-9a-
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A saved cache: `tokens` in all, of which `prompt_tokens` are of the prompt `chain`; `written_s` by the wall clock."""
+    """A saved cache: `tokens` in all, of which `prompt_tokens` are of the prompt `chain`, saved at `written_s`."""
 
     what: str
     file: str

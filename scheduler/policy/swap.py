@@ -11,7 +11,7 @@ so each of them pays it too.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from scheduler.policy.eviction import Holding, chance
+from scheduler.policy.eviction import OVER_CHANCE, Holding, chance
 
 RETURN_S = 3600.0  # a return within an hour finds the saved cache
 LEAST_TOKENS = 256  # less is prefilled faster than its file is found
@@ -19,6 +19,7 @@ LEAST_UNSAVED_TOKENS = 128  # each save writes the whole cache anew
 DOUBLED = 2.0
 OVERDUE = 4.0
 QUIET_S = 1.0
+SIDE_LOSS = 0.01
 MAY_COME = 0.1  # that a request comes in the moment of a save on an idle engine
 MOST_FILES = 4096  # each is looked at when the store is tidied
 BASE_SHARE = 0.5  # of its prefill's time that saving a base may take, as it is done before the first answer
@@ -74,6 +75,13 @@ def worth_saving(holding: Holding, saved_tokens: int, waiting: int, speeds: Spee
     restore_s = speeds.restore_s(int(unsaved * speeds.bytes_per_token))  # the rest is restored in any case
     gain_s = chance(holding, RETURN_S) * (speeds.prefill_s(unsaved) - restore_s)
     return gain_s > speeds.save_s(holding.tokens) * (waiting + MAY_COME)
+
+
+def owed_to(holding: Holding, saved_tokens: int) -> bool:
+    """Whether a conversation that a side call displaces is saved whatever that costs: a title or a summary must not
+    cost it more than a hundredth of its cache."""
+    alive = chance(holding) > OVER_CHANCE
+    return alive and holding.tokens >= LEAST_TOKENS and holding.tokens - saved_tokens > SIDE_LOSS * holding.tokens
 
 
 def worth_a_base(tokens: int, speeds: Speeds) -> bool:

@@ -168,6 +168,15 @@ def test_side_calls_get_a_slot_of_their_own_only_where_swapping_loses_something_
     assert choose(hybrid, PLAIN, Wanted(slots=4, context_tokens=65536, scratch_slots=1), tight) is None
 
 
+def test_a_slot_for_side_calls_never_takes_the_place_of_one_for_a_conversation() -> None:
+    hybrid = replace(CODER, state_bytes=2**20)
+    for slots in range(1, SLOTS_FIRST + 1):
+        least = plan(hybrid, PLAIN, (slots, 0, LEAST_WINDOW_TOKENS), card(80 * GIB))
+        chosen = choose(hybrid, PLAIN, Wanted(), card(int((least.total_bytes + 2**20) / 0.85)))
+        assert chosen is not None
+        assert (chosen.slots, chosen.scratch_slots) == (slots, 0)
+
+
 def test_a_model_trained_for_less_than_the_first_request_has_no_window_to_choose() -> None:
     assert not list(windows_of(replace(CODER, trained_tokens=16384)))
     assert choose(replace(CODER, trained_tokens=16384), PLAIN, Wanted(), card(80 * GIB)) is None

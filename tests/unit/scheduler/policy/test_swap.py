@@ -258,3 +258,11 @@ def test_a_base_that_many_restored_outlives_a_conversation_that_nobody_did() -> 
     base = Stored("base", 2 * 10**9, 20_000, 1.0, uses=20, unused_s=3600)
     conversation = Stored("conversation", 2 * 10**9, 20_000, 0.9, uses=0, unused_s=60)
     assert to_remove([base, conversation], 3 * 10**9, 86_400) == ["conversation"]
+
+
+@given(st.integers(0, 1_000_000), st.integers(0, 1_000_000))
+def test_a_side_call_costs_a_living_conversation_a_hundredth_at_most(tokens: int, saved: int) -> None:
+    holding = Holding(0, Kind.MAIN, tokens, StopReason.TOOL_USE, 1.0)
+    lost = 0 if swap.owed_to(holding, saved) else max(0, tokens - saved)
+    assert lost <= max(swap.LEAST_TOKENS, tokens // 100 + 1)
+    assert not swap.owed_to(replace(holding, kind=Kind.SIDE), 0)
