@@ -157,8 +157,8 @@ def choose(facts: Facts, options: EngineOptions, wanted: Wanted, memory: Memory,
     """The plan of the rule above for one of `sharers` engines on the device; None when nothing fits."""
     windows = [wanted.context_tokens] if wanted.context_tokens else list(windows_of(facts))
     counts = [wanted.slots] if wanted.slots else range(SLOTS_FIRST, 0, -1)
-    for scratch in _scratch_choices(facts, wanted):
-        for count in counts:
+    for count in counts:
+        for scratch in _scratch_choices(facts, wanted):
             for window in reversed(windows):
                 if not plan(facts, options, (count, scratch, window), memory, sharers).fits:
                     continue
