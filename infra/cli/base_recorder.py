@@ -6,6 +6,7 @@ Never: answers one, passes one on, or keeps a message; what the user typed is in
 """
 
 import json
+import os
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -24,9 +25,11 @@ class BaseRecorder:
     """Inside the block clients can be pointed at `url`. `recorded` says that the file has been written."""
 
     def __init__(self, file: Path) -> None:
-        """Raises ConfigError when no setting could name the file."""
+        """Raises ConfigError when no setting could name the file, or it cannot be written."""
         if file.suffix != warm_files.RECORDED_SUFFIX:
             raise ConfigError(f"--record-base {file}: must end in {warm_files.RECORDED_SUFFIX}")
+        if not os.access(file.absolute().parent, os.W_OK):
+            raise ConfigError(f"--record-base {file}: its folder is not there, or cannot be written to")
         self.recorded = False
         self._file = file
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))

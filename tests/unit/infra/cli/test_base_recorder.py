@@ -43,6 +43,11 @@ def test_a_file_that_no_setting_could_name_is_refused(tmp_path: Path) -> None:
         BaseRecorder(tmp_path / "base.md")
 
 
+def test_a_folder_that_is_not_there_is_told_before_the_client_is_run(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^--record-base .*base\.json: its folder is not there"):
+        BaseRecorder(tmp_path / "nowhere" / "base.json")
+
+
 CLIENT = """#!{python}
 import os, sys, urllib.request
 body = {body!r}
