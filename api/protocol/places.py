@@ -8,6 +8,7 @@ Never: drops a word of them; touches a text in which it does not find them.
 
 import re
 
+from api.protocol.schema import Text
 from scheduler.contract import Message, TextBlock
 
 # To the next heading or the end of the text.
@@ -27,6 +28,13 @@ def split(text: str) -> tuple[str, tuple[str, ...]]:
     """The text without such sections, and the sections in their order."""
     sections = tuple(found.group().strip() for found in _SECTIONS.finditer(text))
     return (_SECTIONS.sub("", text).rstrip(), sections) if sections else (text, ())
+
+
+def split_blocks(blocks: list[Text]) -> tuple[list[Text], tuple[str, ...]]:
+    """The same of a system text in blocks. A section ends with its block: the next one may be another author's."""
+    found = [split(block.text) for block in blocks]
+    rests = [block.model_copy(update={"text": rest}) for block, (rest, _) in zip(blocks, found, strict=True)]
+    return rests, tuple(section for _, sections in found for section in sections)
 
 
 def told(messages: tuple[Message, ...], sections: tuple[str, ...]) -> tuple[Message, ...]:

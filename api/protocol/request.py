@@ -102,8 +102,8 @@ def _generation_request(
     body: MessagesRequest, models: Sequence[str], reading: Reading
 ) -> tuple[GenerationRequest, Dropped]:
     tools, removed = prefix.split_tools(body.tools)
-    system, attribution_characters = prefix.system_text(body.system, removed)
-    system, sections = places.split(system) if reading.share_base else (system, ())
+    blocks, sections = places.split_blocks(body.system) if reading.share_base else (body.system, ())
+    system, attribution_characters = prefix.system_text(blocks, removed)
     messages, repeated_characters = normalise.messages(body.messages, merge_repeated=reading.merge_repeated)
     messages = places.told(messages, sections)
     request = GenerationRequest(

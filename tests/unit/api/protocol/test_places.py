@@ -103,3 +103,16 @@ def test_a_section_that_is_never_closed_is_left_alone_and_many_of_them_cost_no_m
     assert places.split(f"{opened}{closed}\n") == (opened.rstrip(), (closed,))
     flood = opened * 200_000  # looked through again from each of them it would take hours
     assert places.split(flood) == (flood, ())
+
+
+def test_a_section_ends_with_its_block_so_that_what_the_operator_adds_stays_in_the_system_text() -> None:
+    blocks = [STATIC + environment("/home/a"), "Company policy: no secrets."]
+    tools = [{"type": "web_search_20250305", "name": "web_search"}]
+    body = claude_body() | {"system": [{"type": "text", "text": block} for block in blocks], "tools": tools}
+    request = unpack(parse(json.dumps(body).encode(), {}, key_name="k", models=["m"], default_level=5).request.body)
+    assert request.system.startswith(
+        f"{STATIC.rstrip()}\n\nCompany policy: no secrets.\n\nThese tools are not available"
+    )
+    [reminder, *_] = request.messages[0].content
+    assert isinstance(reminder, TextBlock)
+    assert "/home/a" in reminder.text
