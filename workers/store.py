@@ -12,6 +12,7 @@ removed while somebody reads it stays readable to him.
 """
 
 import fcntl
+import hashlib
 import json
 import re
 import secrets
@@ -19,7 +20,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -32,7 +33,6 @@ from scheduler.policy.chain import Chain
 from scheduler.policy.swap import Stored, to_remove
 
 UNFINISHED_S = 600.0  # a file without a description, or a lock, that is older was left by a worker that died
-READ_BYTES = 4 * 2**20
 SWEEP_S = 30.0
 SPARE_BYTES = 256 * 2**20  # of the disk; the last of it belongs to others
 POLL_S = 0.02
@@ -108,10 +108,7 @@ class Store:
             raise StoreError("folder", f"{self._folder}: {error.strerror}") from None
 
     def written(self, entry: Entry) -> None:
-        """The engine has written it: from now on it is found here; `describe` makes it everyone's.
-
-        Raises StoreError when the file is shorter than the engine believes.
-        """
+        """The engine has written it: it is found here now, after `describe` by all. Raises StoreError if it is cut."""
         self.check(entry)
         if not entry.tokens:
             raise StoreError("empty", f"{entry.file}: the slot held nothing")
@@ -122,7 +119,7 @@ class Store:
         """Read the file once for its checksum, then make it the one of its name. Raises StoreError.
 
         A slow reading of a large file, so not on a request's path. One that cannot be described goes, and so does one
-        that was discarded meanwhile, or that a later one has replaced.
+        that was discarded meanwhile, or that a later one has replaced, here or by a quicker worker.
         """
         with self._lock:
             superseded = self._fresh.get(entry.what) != entry
@@ -131,8 +128,12 @@ class Store:
             return
         try:
             self.check(entry)
+            described = replace(entry, checksum=self._checksum(entry.file))
             old = self._read(entry.what)
-            self._write(replace(entry, checksum=self._checksum(entry.file)))
+            if old is not None and old.written_s > entry.written_s:
+                self.discard(entry)
+                return
+            self._write(described)
         except StoreError:
             self.discard(entry)
             raise
@@ -179,8 +180,7 @@ class Store:
             self.sweep()
 
     def sweep(self, room_bytes: int = 0) -> None:
-        """Keep the folder within its bounds, and `room_bytes` free on the disk, whichever worker's files go. Raises
-        StoreError."""
+        """Keep the folder in its bounds, with `room_bytes` free on the disk, whosever files go. Raises StoreError."""
         self._sweep_at_s = time.monotonic() + SWEEP_S
         with self._only_one("sweep.lock") as mine:
             if mine:
@@ -217,12 +217,14 @@ class Store:
         except OSError as error:
             raise StoreError("folder", f"{self._folder}: {error.strerror}") from None
         with file:
+            mine = True
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                yield False
-            else:
-                yield True  # closing the file gives the lock back
+            except BlockingIOError:
+                mine = False
+            except OSError as error:
+                raise StoreError("folder", f"{self._folder}: {error.strerror}") from None
+            yield mine  # closing the file gives the lock back
 
     def _sweep(self, room_bytes: int) -> None:
         now_s = time.time()
@@ -261,18 +263,16 @@ class Store:
             unfinished.write_text(json.dumps(asdict(entry)))
             unfinished.replace(path)
         except OSError as error:
-            unfinished.unlink(missing_ok=True)
+            with suppress(OSError):
+                unfinished.unlink(missing_ok=True)
             raise StoreError("folder", f"{path}: {error.strerror}") from None
 
     def _checksum(self, file: str) -> str:
-        digest = xxhash.xxh3_128()
         try:
             with (self._folder / file).open("rb") as data:
-                while block := data.read(READ_BYTES):
-                    digest.update(block)
+                return hashlib.file_digest(data, xxhash.xxh3_128).hexdigest()
         except OSError as error:
             raise StoreError("missing", f"{file}: {error.strerror}") from None
-        return digest.hexdigest()
 
     def remove(self, name: str) -> None:
         """Remove a file that has no description, or no longer. Raises StoreError."""

@@ -4,6 +4,7 @@ Owns: the space of the store that is safe for this engine, and the probe that de
 Never: keeps a conversation.
 """
 
+import fcntl
 import json
 import re
 from dataclasses import asdict, dataclass
@@ -54,7 +55,10 @@ def prepare(settings: Settings) -> str:
         return "store_dir is off"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        (folder / ".writable").touch()
+        with (folder / ".writable").open("w") as file:
+            fcntl.flock(
+                file, fcntl.LOCK_SH
+            )  # never waits, as nobody locks it alone; some network folders have no locks
     except OSError as error:
         return f"{folder} cannot be used: {error.strerror}"
     return ""
