@@ -144,7 +144,8 @@ class Caches:
         with self.saved.making(name, limit_s, stopped) as mine:
             entry = self._find(name)
             brought = self._restore(slot, want, entry) if entry is not None else None
-            yield brought or (None if mine else Brought(Source.NOTHING))
+            # Whoever was before may have tried in vain: a base that nobody can save is not made by one after another.
+            yield brought or (None if mine and self.saved.may_write else Brought(Source.NOTHING))
 
     def prompt(self, slot: Slot, want: Want, prompt: Prompt) -> None:
         """The engine begins to prefill this prompt in the slot."""

@@ -56,6 +56,8 @@ def save_all(caches: Caches, limit_s: float) -> None:
     ends_s = monotonic() + limit_s
     tried: set[int] = set()
     _describe(caches)
+    for held in [slot.held for slot in caches.table.slots if slot.held is not None]:
+        caches.look_again(held)  # it may have been left to a fork that came to nothing
 
     def next_one(idle: list[Slot]) -> Slot | None:
         due = [slot for slot in idle if slot.number not in tried and _worth(caches, slot, 0)]

@@ -18,6 +18,7 @@ from scheduler.policy.chain import Chain, common_tokens
 from scheduler.policy.eviction import WORTHLESS_TOKENS, Holding, value, victim
 
 HOLD_LIMIT_S = 30.0
+KEPT_LIMIT_S = 150.0  # longer than the longest save
 REMEMBERED = 4096  # conversations whose loss can still be explained
 
 
@@ -168,7 +169,8 @@ class SlotTable:
         with self._changed:
             self._wait_for_own(want, patience_s)
             self._wait_for_worthless(want, patience_s)
-            if not self._changed.wait_for(lambda: any(not s.busy for s in self.slots), HOLD_LIMIT_S):
+            self._changed.wait_for(lambda: self._has_idle() or not any(s.kept for s in self.slots), KEPT_LIMIT_S)
+            if not self._changed.wait_for(self._has_idle, HOLD_LIMIT_S):
                 raise EngineLost("no slot came free; the worker's slots are all held")
             slot = self._choose(want)
             slot.busy, slot.side = True, want.kind is Kind.SIDE
@@ -182,7 +184,7 @@ class SlotTable:
         def own() -> list[Slot]:
             return [slot for slot in self.slots if slot.owner == want.conversation]
 
-        self._changed.wait_for(lambda: not any(slot.kept for slot in own()), HOLD_LIMIT_S)
+        self._changed.wait_for(lambda: not any(slot.kept for slot in own()), KEPT_LIMIT_S)
         if own() and all(slot.busy for slot in own()):
             self._changed.wait_for(lambda: any(not slot.busy for slot in own()), min(patience_s(), HOLD_LIMIT_S))
 
@@ -196,6 +198,9 @@ class SlotTable:
             self._changed.wait_for(self._has_worthless, HOLD_LIMIT_S)
         elif self._a_side_call_answers():
             self._changed.wait_for(self._has_worthless, min(patience_s(), HOLD_LIMIT_S))
+
+    def _has_idle(self) -> bool:
+        return any(not slot.busy for slot in self.slots)
 
     def _a_side_call_answers(self) -> bool:
         return any(slot.busy and slot.side for slot in self.slots)

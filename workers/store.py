@@ -235,7 +235,8 @@ class Store:
             for name, e in described.items()
         ]
         total = sum(entry.size_bytes for entry in described.values())
-        limit_bytes = max(0, min(self._limit_bytes, total + self._free_bytes() - SPARE_BYTES - room_bytes))
+        room = total + self._free_bytes() - SPARE_BYTES - room_bytes  # below 0 all of it would be given up in vain
+        limit_bytes = self._limit_bytes if room < 0 else min(self._limit_bytes, room)
         for name in to_remove(stored, limit_bytes, self._age_s):
             self.remove(name)
             self.remove(described.pop(name).file)

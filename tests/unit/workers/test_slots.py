@@ -369,6 +369,7 @@ def test_two_hundred_thousand_random_steps_never_break_the_table(
     seed: int, count: int, scratch: int, conversations: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slots, "HOLD_LIMIT_S", 0.0)
+    monkeypatch.setattr(slots, "KEPT_LIMIT_S", 0.0)
     play = Simulation(seed, count, scratch, conversations)
     for _ in range(50_000):
         play.step()

@@ -2,22 +2,33 @@
 
 import errno
 import fcntl
+import shutil
 import threading
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from infra.config import Settings
 from infra.errors import StoreError
+from scheduler.contract import Kind, Source
+from tests.doubles.slot_engine import asked
 from tests.doubles.store_process import save, write
-from tests.unit.workers.house import House, answer, talk
-from workers import store_probe
+from tests.unit.workers.house import BASE, REFUSED, House, answer, talk
+from workers import slots, store_probe
+from workers.caches import Brought
+from workers.keeper import save_all
+from workers.llama.client import MOVE_TIMEOUT_S
+from workers.slots import Want
 from workers.store import Store, conversation_name
 
 pytestmark = pytest.mark.unit
 
 SPACE = "model-b1-f16-f16-4096-0"
+WAIT_S = 20
 ABC = conversation_name("abc")
 
 
@@ -108,3 +119,76 @@ def test_a_file_that_was_written_later_takes_the_older_ones_place(tmp_path: Path
     found = opened(tmp_path).find(ABC)
     assert found is not None
     assert found.file == newer.file
+
+
+def test_a_disk_on_which_no_room_can_be_made_costs_no_saved_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(tmp_path)
+    save(store, tmp_path, ABC)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+    with pytest.raises(StoreError, match="full"):
+        store.new_file(conversation_name("def"), 10**6)
+    assert store.find(ABC) is not None
+
+
+def test_the_next_in_line_makes_no_base_that_cannot_be_saved(tmp_path: Path) -> None:
+    house = House(tmp_path / "kv", count=3)
+    want = Want("aa", "agent", Kind.MAIN, asked(BASE, "hi"))
+    with house.table.hold(want) as slot:
+        brought = house.caches.bring(slot, want, threading.Event())
+        assert house.caches.lacks_base(brought, want)
+        house.turn("bb", "hello")
+        with house.engine.failing("save", REFUSED):
+            assert not house.save("bb")
+        with house.caches.making_base(slot, want, threading.Event()) as ready:
+            assert ready == Brought(Source.NOTHING)
+
+
+def test_what_a_fork_was_to_save_and_did_not_is_saved_when_the_worker_leaves(tmp_path: Path) -> None:
+    house = House(tmp_path / "kv", count=3)
+    texts = talk("abc", 6)
+    want = Want("abc", "agent", Kind.MAIN, asked(BASE, *texts))
+    with ExitStack() as first:
+        slot = first.enter_context(house.table.hold(want))
+        house.caches.bring(slot, want, threading.Event())
+        prompt = house.engine.prefill(slot.number, want.chain)
+        house.caches.prompt(slot, want, prompt)
+        with house.table.hold(want) as fork:
+            assert fork is not slot
+            house.caches.ended(slot, house.engine.answer(slot.number, prompt, asked(BASE, *texts, answer(*texts))))
+            first.close()
+            with house.table.keep(lambda idle: slot if slot in idle else None) as kept:
+                assert kept is slot
+                assert house.caches.save(slot)
+                assert house.store.find(ABC) is None  # it is the fork's to save, whose client hangs up now
+    save_all(house.caches, 10)
+    assert house.store.find(ABC) is not None
+
+
+def test_a_request_waits_for_a_save_however_long_an_engine_may_take_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert slots.KEPT_LIMIT_S > MOVE_TIMEOUT_S
+    monkeypatch.setattr(slots, "HOLD_LIMIT_S", 0.0)
+    table = slots.SlotTable(1)
+    want = Want("abc", "agent", Kind.MAIN, asked(BASE, "hi"))
+    held = threading.Event()
+
+    def ask() -> None:
+        with table.hold(want):
+            held.set()
+
+    waits = threading.Event()
+    wait_for = table._changed.wait_for
+
+    def told(predicate: Callable[[], bool], timeout: float) -> bool:
+        if not predicate():
+            waits.set()
+        return wait_for(predicate, timeout)
+
+    monkeypatch.setattr(table._changed, "wait_for", told)
+    with table.keep(lambda idle: idle[0]):
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        assert waits.wait(WAIT_S)
+    assert held.wait(WAIT_S)
+    asking.join()
