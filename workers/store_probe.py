@@ -17,7 +17,8 @@ from pydantic import TypeAdapter
 
 from infra import engine_options
 from infra.config import Settings
-from infra.errors import EngineError, StoreError
+from infra.errors import CorralError
+from infra.gguf_file import file_hash
 from scheduler.policy.swap import Speeds
 from workers.llama.client import EngineClient
 from workers.meter import LEAST_PREFILL_TOKENS, Meter
@@ -65,12 +66,14 @@ def prepare(settings: Settings) -> str:
 
 
 def space(settings: Settings, model_hash: str, build: str, context_tokens: int) -> str:
-    """What must be equal for a saved cache to fit: model, engine build, KV types, window, and the further flags, of
-    which any may change how a cache is laid out."""
+    """What must be equal for a saved cache to fit: model, engine build, KV types, window, and the further flags with
+    the files they name (adapters), of which any may change what a cache holds or how it is laid out."""
     kinds = engine_options.read(settings.engine_args)
     named = f"{model_hash}-{build}-{kinds.key_type}-{kinds.value_type}-{context_tokens}"
     flags = " ".join(engine_options.split(settings.engine_args))
-    digest = sha256(f"{named} {flags}".encode()).hexdigest()[:8]  # the name is made readable and short, this is exact
+    files = [file_hash(Path(name)) for name in re.split(r"[\s=,:]+", flags) if Path(name).is_file()]
+    exact = f"{named} {flags} {' '.join(files)}"  # the name is made readable and short
+    digest = sha256(exact.encode()).hexdigest()[:8]
     return f"{re.sub(r'[^A-Za-z0-9_-]+', '_', named)[:110]}-{digest}"
 
 
@@ -84,7 +87,7 @@ def decide(client: EngineClient, store: Store, folder: Path, name: str, slots: i
         return known
     try:
         verdict = _probe(client, store, slots, max(LEAST_NUMBERS, window // 2 + 1))
-    except (EngineError, StoreError) as error:
+    except CorralError as error:  # of the engine or the folder, or a window that is smaller than the probe's prompt
         log.warning("store_not_probed", reason=error.message)
         return Verdict(f"the probe failed: {error.message}")
     log.info("store_probed", off=verdict.off)

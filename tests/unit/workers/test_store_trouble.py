@@ -192,3 +192,14 @@ def test_a_request_waits_for_a_save_however_long_an_engine_may_take_for_it(monke
         assert waits.wait(WAIT_S)
     assert held.wait(WAIT_S)
     asking.join()
+
+
+@pytest.mark.parametrize("flags", ["--lora {}", "--lora={}", "--lora-scaled {}:0.5", "--lora other,{}"])
+def test_another_adapter_under_the_same_name_has_a_space_of_its_own(tmp_path: Path, flags: str) -> None:
+    adapter = tmp_path / "adapter.gguf"
+    settings = Settings(engine_args=flags.format(adapter))
+    spaces = set()
+    for content in (b"one", b"two", b"two"):
+        adapter.write_bytes(content)
+        spaces.add(store_probe.space(settings, "hash", "b1", 4096))
+    assert len(spaces) == 2
