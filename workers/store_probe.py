@@ -7,6 +7,8 @@ Never: keeps a conversation.
 import fcntl
 import json
 import re
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from math import inf
@@ -17,7 +19,7 @@ from pydantic import TypeAdapter
 
 from infra import engine_options
 from infra.config import Settings
-from infra.errors import CorralError
+from infra.errors import CorralError, StartError
 from infra.gguf_file import file_hash
 from scheduler.policy.swap import Speeds
 from workers.llama.client import EngineClient
@@ -71,10 +73,16 @@ def space(settings: Settings, model_hash: str, build: str, context_tokens: int) 
     kinds = engine_options.read(settings.engine_args)
     named = f"{model_hash}-{build}-{kinds.key_type}-{kinds.value_type}-{context_tokens}"
     flags = " ".join(engine_options.split(settings.engine_args))
-    files = [file_hash(Path(name)) for name in re.split(r"[\s=,:]+", flags) if Path(name).is_file()]
-    exact = f"{named} {flags} {' '.join(files)}"  # the name is made readable and short
+    exact = f"{named} {flags} {' '.join(_hashes(flags))}"  # the name is made readable and short
     digest = sha256(exact.encode()).hexdigest()[:8]
     return f"{re.sub(r'[^A-Za-z0-9_-]+', '_', named)[:110]}-{digest}"
+
+
+def _hashes(flags: str) -> Iterator[str]:
+    """Of the files among the flags; the other words are none."""
+    for name in re.split(r"[\s=,:]+", flags):
+        with suppress(OSError, StartError):
+            yield file_hash(Path(name))
 
 
 def decide(client: EngineClient, store: Store, folder: Path, name: str, slots: int, window: int) -> Verdict:

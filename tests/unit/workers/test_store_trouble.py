@@ -194,7 +194,9 @@ def test_a_request_waits_for_a_save_however_long_an_engine_may_take_for_it(monke
     asking.join()
 
 
-@pytest.mark.parametrize("flags", ["--lora {}", "--lora={}", "--lora-scaled {}:0.5", "--lora other,{}"])
+@pytest.mark.parametrize(
+    "flags", ["--lora {}", "--lora={}", "--lora-scaled {}:0.5", f"--x {'y' * 5000} --lora no,{{}}"]
+)
 def test_another_adapter_under_the_same_name_has_a_space_of_its_own(tmp_path: Path, flags: str) -> None:
     adapter = tmp_path / "adapter.gguf"
     settings = Settings(engine_args=flags.format(adapter))
