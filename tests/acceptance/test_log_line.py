@@ -134,7 +134,7 @@ def test_no_word_of_a_prompt_is_in_a_log_a_key_a_message_or_flower(start_cluster
             answer = cluster.http.post("/v1/messages", json=request, headers=WHO)
             assert answer.headers["request-id"]
         with occupied(cluster, 1), closing(sent(cluster, secrets()[0], WHO)):
-            wait_for(lambda: waiting_jobs(cluster) == 1, "the request to wait")
+            wait_for(lambda: waiting_jobs(cluster) == 1 and lists(cluster), "the request and its ticket to wait")
             assert SECRET not in in_redis(cluster)
         tasks = wait_for(lambda: shown.get("/api/tasks").json(), "Flower to show tasks")
         pages = [shown.get(path).text for path in ("/tasks", "/broker", "/workers", "/api/tasks", "/api/workers")]
@@ -172,12 +172,16 @@ def used() -> dict[str, Any]:
     return {"type": "tool_use", "id": "t1", "name": "Bash", "input": {"command": SECRET}}
 
 
+def lists(cluster: Cluster) -> list[str]:
+    """The lists that hold Celery's messages."""
+    return [name for name in cluster.redis.scan_iter("llm.*") if cluster.redis.type(name) == "list"]
+
+
 def in_redis(cluster: Cluster) -> str:
     """Every key's name, and the value of every list, which is where Celery's messages are."""
     names = list(cluster.redis.scan_iter())
-    lists = [name for name in names if cluster.redis.type(name) == "list"]
-    messages = [message for name in lists for message in cluster.redis.lrange(name, 0, -1)]
-    assert any(name.startswith("llm.") for name in lists)
+    messages = [message for name in lists(cluster) for message in cluster.redis.lrange(name, 0, -1)]
+    assert messages
     return json.dumps([names, messages])
 
 
