@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import orjson
+import structlog
 
 from infra import model_facts, sizing
 from infra.config import Settings
@@ -29,6 +30,7 @@ from workers.meter import Meter, WriteBudget
 from workers.slots import SlotTable
 from workers.store import Store
 
+log = structlog.get_logger(__name__)
 LISTENS_S = 1.0
 STATES = {
     EngineState.STOPPED: WorkerState.LOADING,
@@ -176,16 +178,25 @@ class Serving:
         """A new engine's slots are empty; what was saved of an earlier one is still there."""
         if self.caches is not None and self.caches.saved is not None:
             self.caches.saved.describe()  # what the last engine wrote in its last moment
-        settings, folder, meter = self._settings, self._settings.store_folder, Meter()
-        table = SlotTable(props.slots, sizing.shape(settings).scratch_slots)
+        table, meter = SlotTable(props.slots, sizing.shape(self._settings).scratch_slots), Meter()
+        try:
+            store, off = self._store(client, props, meter)
+        except Exception as error:  # whatever it is, it costs prefills; without caches the worker would answer nobody
+            log.exception("store_not_opened")
+            store, off = None, f"it could not be opened: {type(error).__name__}"
+        return Caches(table, client, store, meter, self._budget, off)
+
+    def _store(self, client: EngineClient, props: EngineProps, meter: Meter) -> tuple[Store | None, str]:
+        """The store for this engine, and why it is not used; `meter` is told of known speeds."""
+        settings, folder = self._settings, self._settings.store_folder
         if folder is None or self._store_trouble:
-            return Caches(table, client, None, meter, self._budget, self._store_trouble)
+            return None, self._store_trouble
         name = store_probe.space(settings, self.model_hash, build(self._engine, props.build), props.context_tokens)
         store = Store(folder, name, settings.store_limit_bytes, settings.store_age_s)
         verdict = store_probe.decide(client, store, folder, name, props.slots, self._window)
         if verdict.speeds is not None:
             meter.begin(verdict.speeds)
-        return Caches(table, client, store, meter, self._budget, verdict.off)
+        return store, verdict.off
 
     @property
     def _window(self) -> int:
