@@ -11,14 +11,16 @@ from dataclasses import dataclass
 import structlog
 
 from infra.errors import EngineRefused, EngineTimeout, PromptTooLong
-from scheduler.contract import ClaimedJob, GenerationRequest, Kind
-from workers.caches import Brought, Caches, base_request, base_want
+from scheduler.contract import ClaimedJob, GenerationRequest, Kind, Message, TextBlock, ToolChoice
+from scheduler.policy.chain import chain
+from workers.caches import Brought, Caches
 from workers.llama.client import End, Prompt
 from workers.running import Running
 from workers.serving import Serving
 from workers.slots import Slot, Want
 
 log = structlog.get_logger(__name__)
+NOBODY = Message(role="user", content=(TextBlock(text="."),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,3 +86,14 @@ def _prefill(
         log.info("base_not_made", job=job.id, reason=type(error).__name__)
         return None
     return end
+
+
+def base_request(request: GenerationRequest) -> GenerationRequest:
+    """The shortest request with the same base: what all conversations of a kind begin with, and hardly more."""
+    changes = {"messages": (NOBODY,), "max_tokens": 1, "stop_sequences": (), "tool_choice": ToolChoice()}
+    return request.model_copy(update=changes)
+
+
+def base_want(want: Want, request: GenerationRequest) -> Want:
+    """Who wants the base of `request`, for the books of the slot."""
+    return Want(want.conversation, want.agent, want.kind, chain(base_request(request)))

@@ -12,18 +12,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from scheduler.contract import (
-    GenerationRequest,
     Gone,
     Kind,
-    Message,
     Source,
     StopReason,
     StoreInfo,
-    TextBlock,
-    ToolChoice,
 )
 from scheduler.policy import swap
-from scheduler.policy.chain import chain, common_messages, tokens_of
+from scheduler.policy.chain import common_messages, tokens_of
 from scheduler.policy.eviction import chance, learnt_gap_s
 from scheduler.policy.swap import Saved, Speeds
 from workers.llama.client import End, EngineClient, Prompt
@@ -37,7 +33,6 @@ BASE_WAIT_LEAST_S = 30.0
 BASE_RETURNS = 1.0  # whoever made it, others will come with it
 ENOUGH = 0.9  # of a prompt: with less in the slot, what is saved may be of more use
 LEAST_WAIT_S = 2.0  # for a save that another worker has announced
-NOBODY = Message(role="user", content=(TextBlock(text="."),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +148,13 @@ class Caches:
         # What was saved after the place where this prompt differs is no longer what the slot holds.
         held.saved_tokens = min(held.saved_tokens, prompt.cached_tokens)
         held.chain, held.prompt_tokens = want.chain, prompt.total_tokens
-        held.tokens, held.stop_reason = prompt.total_tokens, None
+        held.tokens, held.stop_reason = prompt.cached_tokens, None  # the rest is not there yet
         self.meter.prompt(want.chain.characters[-1], prompt.total_tokens)
+
+    def generating(self, slot: Slot) -> None:
+        """The whole prompt is in the slot."""
+        if slot.held is not None:
+            slot.held.tokens = max(slot.held.tokens, slot.held.prompt_tokens)
 
     def ended(self, slot: Slot, end: End) -> None:
         """The slot holds prompt and answer now."""
@@ -269,17 +269,6 @@ class Caches:
 
     def _base_tokens(self, want: Want) -> int:
         return tokens_of(want.chain, 0, self._tokens(want))
-
-
-def base_request(request: GenerationRequest) -> GenerationRequest:
-    """The shortest request with the same base: what all conversations of a kind begin with, and hardly more."""
-    changes = {"messages": (NOBODY,), "max_tokens": 1, "stop_sequences": (), "tool_choice": ToolChoice()}
-    return request.model_copy(update=changes)
-
-
-def base_want(want: Want, request: GenerationRequest) -> Want:
-    """Who wants the base of `request`, for the books of the slot."""
-    return Want(want.conversation, want.agent, want.kind, chain(base_request(request)))
 
 
 def _of_use(entry: Entry, want: Want) -> int:

@@ -14,7 +14,7 @@ from time import monotonic
 
 import structlog
 
-from infra.errors import EngineError, EngineLost, StoreError
+from infra.errors import EngineError, EngineRefused, StoreError
 from scheduler.policy.swap import Speeds
 from workers.llama.client import EngineClient
 from workers.meter import Meter
@@ -131,7 +131,7 @@ class SavedCaches:
             moved = self._client.restore(slot, entry.file)
         except (StoreError, EngineError) as error:
             self._trouble(error)
-            if not isinstance(error, EngineLost):
+            if isinstance(error, StoreError | EngineRefused):  # else the engine is at fault, not the file
                 with self._trouble_told():
                     self._store.discard(entry)
             return Restored(emptied=isinstance(error, EngineError))

@@ -166,9 +166,11 @@ class SlotTable:
             self._changed.notify_all()
 
     def _take(self, want: Want, patience_s: Callable[[], float]) -> Slot:
+        # Before the lock: it may read the store, and a folder that hangs must not stop the heartbeat's snapshot.
+        limit_s = min(patience_s(), HOLD_LIMIT_S) if self._may_wait(want) else 0.0
         with self._changed:
-            self._wait_for_own(want, patience_s)
-            self._wait_for_worthless(want, patience_s)
+            self._wait_for_own(want, limit_s)
+            self._wait_for_worthless(want, limit_s)
             self._changed.wait_for(lambda: self._has_idle() or not any(s.kept for s in self.slots), KEPT_LIMIT_S)
             if not self._changed.wait_for(self._has_idle, HOLD_LIMIT_S):
                 raise EngineLost("no slot came free; the worker's slots are all held")
@@ -177,7 +179,11 @@ class SlotTable:
             self._owned_by(slot, want)
             return slot
 
-    def _wait_for_own(self, want: Want, patience_s: Callable[[], float]) -> None:
+    def _may_wait(self, want: Want) -> bool:
+        with self._changed:
+            return want.kind is Kind.SIDE or any(s.busy and s.owner == want.conversation for s in self.slots)
+
+    def _wait_for_own(self, want: Want, limit_s: float) -> None:
         """A second request of one conversation waits as long as a copy of its cache would cost, then takes a copy: so
         it never takes more than twice the time of the better choice. One that is only being saved is waited for."""
 
@@ -186,9 +192,9 @@ class SlotTable:
 
         self._changed.wait_for(lambda: not any(slot.kept for slot in own()), KEPT_LIMIT_S)
         if own() and all(slot.busy for slot in own()):
-            self._changed.wait_for(lambda: any(not slot.busy for slot in own()), min(patience_s(), HOLD_LIMIT_S))
+            self._changed.wait_for(lambda: any(not slot.busy for slot in own()), limit_s)
 
-    def _wait_for_worthless(self, want: Want, patience_s: Callable[[], float]) -> None:
+    def _wait_for_worthless(self, want: Want, limit_s: float) -> None:
         """A side call takes no living conversation's slot while a scratch slot will come free, nor, without one, while
         another side call is answering, for as long as making room would take: thirty titles at once displace one
         conversation, not all."""
@@ -197,7 +203,7 @@ class SlotTable:
         if self.scratch:
             self._changed.wait_for(self._has_worthless, HOLD_LIMIT_S)
         elif self._a_side_call_answers():
-            self._changed.wait_for(self._has_worthless, min(patience_s(), HOLD_LIMIT_S))
+            self._changed.wait_for(self._has_worthless, limit_s)
 
     def _has_idle(self) -> bool:
         return any(not slot.busy for slot in self.slots)

@@ -101,11 +101,9 @@ class Store:
         return size_bytes <= self._limit_bytes
 
     def _free_bytes(self) -> int:
-        try:
+        with _told(self._folder):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             return shutil.disk_usage(self._folder).free
-        except OSError as error:
-            raise StoreError("folder", f"{self._folder}: {error.strerror}") from None
 
     def written(self, entry: Entry) -> None:
         """The engine has written it: it is found here now, after `describe` by all. Raises StoreError if it is cut."""
@@ -184,7 +182,8 @@ class Store:
         self._sweep_at_s = time.monotonic() + SWEEP_S
         with self._only_one("sweep.lock") as mine:
             if mine:
-                self._sweep(room_bytes)
+                with _told(self._folder):
+                    self._sweep(room_bytes)
 
     @contextmanager
     def making(self, what: str, limit_s: float, stopped: threading.Event) -> Iterator[bool]:
@@ -211,19 +210,14 @@ class Store:
 
     @contextmanager
     def _only_one(self, name: str) -> Iterator[bool]:
-        try:
+        with _told(self._folder):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             file = (self._folder / name).open("w")
-        except OSError as error:
-            raise StoreError("folder", f"{self._folder}: {error.strerror}") from None
         with file:
-            mine = True
-            try:
+            mine = False
+            with _told(self._folder), suppress(BlockingIOError):
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                mine = False
-            except OSError as error:
-                raise StoreError("folder", f"{self._folder}: {error.strerror}") from None
+                mine = True
             yield mine  # closing the file gives the lock back
 
     def _sweep(self, room_bytes: int) -> None:
@@ -277,10 +271,16 @@ class Store:
 
     def remove(self, name: str) -> None:
         """Remove a file that has no description, or no longer. Raises StoreError."""
-        try:
+        with _told(self._folder / name):
             (self._folder / name).unlink(missing_ok=True)
-        except OSError as error:
-            raise StoreError("folder", f"{name}: {error.strerror}") from None
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StoreError("folder", f"{path}: {error.strerror}") from None
 
 
 def _entry(path: Path) -> Entry | None:

@@ -115,6 +115,7 @@ class Work:
             turn.caches.ended(turn.slot, event)
             return self._finished(turn, event)
         stages.mark("token")
+        turn.caches.generating(turn.slot)
         return event
 
     def _limit_tokens(self, job: ClaimedJob) -> int:

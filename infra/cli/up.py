@@ -22,7 +22,7 @@ from infra.errors import CorralError
 from infra.network import free_port
 
 START_MARGIN_S = 30.0  # on top of the engine's own limit
-STOP_MARGIN_S = 15.0  # after its last answer a worker saves what its slots hold, ten seconds at most
+STOP_MARGIN_S = 25.0  # after its last answer a worker ends its threads and saves what its slots hold
 QUICK_STOP_S = 5.0  # nothing is running that could be lost
 FORCED = 130  # what a shell calls a program ended by Ctrl-C
 

@@ -93,7 +93,7 @@ def test_without_its_api_everything_ends_with_one_sentence(corral: Corral) -> No
 def test_the_second_signal_stops_at_once(corral: Corral) -> None:
     child = corral.serving(PRETENDED_DRAIN_S="600")
     child.send(signal.SIGINT)
-    until_said(child, "Stopping API (up to 45 s)")
+    until_said(child, "Stopping API (up to 55 s)")
     child.send(signal.SIGINT)
     assert child.wait(10) == 130
     assert corral.left() == []

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from infra.errors import EngineTimeout
 from scheduler.contract import Kind, Source
 from tests.doubles.slot_engine import asked
 from tests.unit.workers.house import BASE, House, crowd_out, talk
@@ -72,3 +73,28 @@ def test_one_that_the_store_can_never_hold_is_not_tried_and_others_are(tmp_path:
     assert house.caches.worth_saving(house.slot_of("small"), 0)
     crowd_out(house)
     assert not house.failures
+
+
+def test_a_prefill_that_is_cut_off_counts_as_what_was_there_before_it(tmp_path: Path) -> None:
+    house = House(tmp_path / "kv")
+    house.turn("a", *talk("a", 8))
+    house.save("a")
+    saved = house.described(conversation_name("a"))
+    crowd_out(house)
+    files, house.caches.saved = house.caches.saved, None  # so that it is not restored now
+    house.turn("a", *talk("a", 9), share=0.05)
+    house.caches.saved = files
+    brought, cached = house.turn("a", *talk("a", 9))
+    assert brought.source is Source.SAVED
+    assert cached >= 0.95 * saved.tokens
+
+
+def test_a_restore_that_took_too_long_leaves_the_file_for_others(tmp_path: Path) -> None:
+    house = House(tmp_path / "kv")
+    house.turn("a", *talk("a", 4))
+    house.save("a")
+    saved = house.described(conversation_name("a"))
+    crowd_out(house)
+    with house.engine.failing("restore", EngineTimeout("slow")):
+        house.turn("a", *talk("a", 5))
+    assert house.store.find(saved.what) == saved

@@ -87,3 +87,21 @@ def test_a_side_call_whose_patience_ends_takes_a_slot() -> None:
     run(table, "b", Kind.MAIN)
     with table.hold(Want("title", "agent", Kind.SIDE, PROMPT)) as slot:
         assert run(table, "summary", Kind.SIDE) != slot.number
+
+
+def test_while_the_price_of_a_copy_is_found_others_may_look_at_the_table() -> None:
+    """It may be read from a folder that hangs; the heartbeat looks each second."""
+    table = SlotTable(2)
+    seen: list[int] = []
+
+    def patience_s() -> float:
+        looker = threading.Thread(target=lambda: seen.append(len(table.snapshot())), daemon=True)
+        looker.start()
+        looker.join(10)
+        return 0.0
+
+    with (
+        table.hold(Want("a", "agent", Kind.MAIN, PROMPT)),
+        table.hold(Want("a", "agent", Kind.MAIN, PROMPT), patience_s),
+    ):
+        assert seen == [2]
