@@ -23,6 +23,9 @@ SUBAGENT_HEADER = "x-claude-code-agent-id"
 # Characters of a hexadecimal SHA-256: 96 bits, so that a billion conversations do not meet by chance.
 NAME_CHARS = 24
 
+# About 5,000 tokens: more than titles and classifiers hold, and quickly prefilled again.
+SIDE_CHARACTERS = 20_000
+
 _OLD_USER_ID = re.compile(r"^user_.*_account_.*_session_(.+)$", re.DOTALL)
 
 
@@ -38,7 +41,7 @@ def identify(
     named = _label(headers, AGENT_HEADER)
     subagent = _label(headers, SUBAGENT_HEADER)
     who = session or named
-    kind = _kind(who, subagent, request)
+    kind = _kind(session, subagent, request, chain)
     return Identity(
         key_name=key_name,
         agent=named or session or key_name,
@@ -78,14 +81,16 @@ def _line(key_name: str, who: str | None, subagent: str | None, chain: Chain, *,
     return _name("line", key_name, None, None, chain.messages[0])
 
 
-def _kind(who: str | None, subagent: str | None, request: GenerationRequest) -> Kind:
-    """A side call is an agent's request without tools: titles, summaries, classifiers.
+def _kind(session: str | None, subagent: str | None, request: GenerationRequest, chain: Chain) -> Kind:
+    """A side call is a small request without tools in a client's session: a title, a summary, a classifier.
 
-    A compaction carries the main line's system text and tools, so it is main and finds its cache.
+    An agent that has no tools at all names no session, or grows beyond such calls; its cache is worth keeping. A
+    compaction carries the main line's system text and tools, so it is main and finds its cache.
     """
     if subagent is not None:
         return Kind.SUBAGENT
-    return Kind.SIDE if who is not None and not request.tools else Kind.MAIN
+    small = chain.characters[-1] <= SIDE_CHARACTERS
+    return Kind.SIDE if session is not None and not request.tools and small else Kind.MAIN
 
 
 def _label(headers: Mapping[str, str], name: str) -> str | None:

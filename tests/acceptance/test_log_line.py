@@ -75,7 +75,7 @@ def test_the_line_of_an_answer_has_every_field(cluster: Cluster, stream: bool) -
     answer = cluster.messages("say 3 words", headers=WHO, stream=stream)
     line = line_of(cluster, answer.headers["request-id"])
     assert set(line) >= FIELDS
-    assert (line["outcome"], line["agent"], line["level"], line["kind"]) == ("done", "reviewer", 2, "side")
+    assert (line["outcome"], line["agent"], line["level"], line["kind"]) == ("done", "reviewer", 2, "main")
     assert (line["worker"], line["slot"], line["attempt"]) == ("w1", 0, 1)
     assert (line["output_tokens"], line["stop_reason"]) == (3, "end_turn")
     assert line["prompt_tokens"] > line["cached_tokens"] >= 0

@@ -78,11 +78,11 @@ async def test_an_answer_is_kept_with_its_account_after_its_end() -> None:
     assert memory.kept == []
     await house.settle(1)
     assert explanation.account is not None
-    assert explanation.account.cause is Cause.SIDE_CALL
+    assert explanation.account.cause is Cause.FIRST_TURN
     [kept] = memory.kept
     assert (kept.agent, kept.slot, kept.turn.prompt_tokens, kept.turn.output_tokens) == ("reviewer", 2, 1_000, 5)
     assert (kept.turn.thought_at_tokens, kept.turn.asked_model) == (1_000, "x?[31m")
-    assert (kept.why["cached_tokens"], kept.why["cause"]) == (10, "side_call")
+    assert (kept.why["cached_tokens"], kept.why["cause"]) == (10, "first_turn")
 
 
 async def test_the_account_is_there_at_the_end_when_the_last_turn_was_read_meanwhile() -> None:
@@ -102,7 +102,7 @@ async def test_the_second_turn_is_compared_with_the_first() -> None:
     for _ in range(2):
         follow(house, STARTED, FINISHED)
         await house.settle(1)
-    assert [kept.cause for kept in memory.kept] == [Cause.SIDE_CALL, Cause.ENGINE]
+    assert [kept.cause for kept in memory.kept] == [Cause.FIRST_TURN, Cause.ENGINE]
     assert "a sliding window" in memory.kept[1].why["sentence"]
 
 
@@ -119,7 +119,7 @@ async def test_a_turn_that_ended_while_this_one_waited_in_line_is_compared_with(
         await house.settle(1)
     assert waits.account is not None
     assert hurries.account is not None
-    assert (waits.account.cause, hurries.account.cause) == (Cause.ENGINE, Cause.SIDE_CALL)
+    assert (waits.account.cause, hurries.account.cause) == (Cause.ENGINE, Cause.FIRST_TURN)
 
 
 @pytest.mark.parametrize("deltas", [(), (STARTED,), (STARTED, Failed("engine_lost", "gone"))])

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from api.protocol.identity import identify, level
+from api.protocol.identity import SIDE_CHARACTERS, identify, level
 from infra.errors import BadRequest
 from scheduler.contract import GenerationRequest, Identity, Kind, Message, TextBlock, Tool
 from scheduler.policy.chain import chain
@@ -131,8 +131,13 @@ def test_kinds_are_main_subagent_and_side() -> None:
     assert who(SUBAGENT).kind is Kind.SUBAGENT
     assert who(SUBAGENT, asked=request(tools=())).kind is Kind.SUBAGENT
     assert who(SESSION_HEADER, asked=request(tools=())).kind is Kind.SIDE
-    assert who({"x-agent-id": "reviewer"}, asked=request(tools=())).kind is Kind.SIDE
     assert who(asked=request(tools=())).kind is Kind.MAIN
+
+
+def test_an_agent_that_has_no_tools_at_all_is_no_side_call() -> None:
+    assert who({"x-agent-id": "reviewer"}, asked=request(tools=())).kind is Kind.MAIN
+    assert who(SESSION_HEADER, asked=request("a" * SIDE_CHARACTERS, tools=())).kind is Kind.MAIN
+    assert who(SESSION_HEADER | {"x-agent-id": "reviewer"}, asked=request(tools=())).kind is Kind.SIDE
 
 
 def test_a_compaction_is_the_main_line_and_the_same_conversation() -> None:
