@@ -59,6 +59,8 @@ class Serving:
         self._profile = profile
         self._engine = engine
         self._store_trouble = store_probe.prepare(settings)
+        if self._store_trouble and settings.store_folder is not None:  # off is no trouble
+            log.warning("store_not_used", reason=self._store_trouble)
         self._budget = WriteBudget(settings.store_write_bytes_per_s)
         self._client: EngineClient | None = None
         self._props: EngineProps | None = None

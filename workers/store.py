@@ -29,12 +29,12 @@ import xxhash
 from pydantic import Field, NonNegativeInt, TypeAdapter
 
 from infra.errors import StoreError
+from infra.store_folder import SPARE_BYTES, too_little_room
 from scheduler.policy.chain import Chain
 from scheduler.policy.swap import Stored, to_remove
 
 UNFINISHED_S = 600.0  # a file without a description, or a lock, that is older was left by a worker that died
 SWEEP_S = 30.0
-SPARE_BYTES = 256 * 2**20  # of the disk; the last of it belongs to others
 POLL_S = 0.02
 UNFINISHED_NAME = re.compile(r".+\.[cb]-[0-9a-f]+\.([0-9a-f]{8}\.kv|json\.[0-9a-f]{8}\.tmp|lock)")
 
@@ -93,7 +93,7 @@ class Store:
         if self._free_bytes() < size_bytes + SPARE_BYTES:
             self.sweep(size_bytes)
             if (free := self._free_bytes()) < size_bytes + SPARE_BYTES:
-                raise StoreError("disk", f"{self._folder}: the disk is full ({free} bytes are free)")
+                raise StoreError("disk", f"{self._folder}: {too_little_room(free)}")
         return f"{self._space}.{what}.{secrets.token_hex(4)}.kv"
 
     def fits(self, size_bytes: float) -> bool:

@@ -1,7 +1,7 @@
 """What must be true before anything is started.
 
-Owns: the check of ports, data folder, disk, keys, broker address, model and warm-up files, each with its remedy.
-Never: changes anything but making the data folder.
+Owns: the check of ports, data folder, store, disk, keys, broker address, model and warm-up files, each with its remedy.
+Never: changes anything but making the data folder and the store's.
 """
 
 import errno
@@ -11,7 +11,7 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
-from infra import config, machine, model_setting, warm_files
+from infra import config, machine, model_setting, store_folder, warm_files
 from infra.cli import console
 from infra.config import Settings
 from infra.errors import ConfigError, StartError
@@ -62,6 +62,15 @@ def data_dir(folder: Path) -> None:
             f"{folder}: only {console.size(free)} of disk are free, {wanted} are needed; "
             "make room or give another --data-dir",
         )
+
+
+def store(settings: Settings) -> None:
+    """Make the folder of saved caches, unless it is off. Raises StartError when nothing can be saved there, which costs
+    prefills but no answer."""
+    folder = settings.store_folder
+    trouble = store_folder.trouble(folder) if folder is not None else ""
+    if trouble:
+        raise StartError("store", f"{trouble}; no caches are saved until store_dir is corrected or room is made")
 
 
 def doors(settings: Settings, flower: bool = True) -> None:

@@ -96,6 +96,18 @@ def data_folder(settings: Settings) -> Finding:
     return Finding(Level.OK, "data folder", f"{settings.data_dir}, {console.size(free)} free")
 
 
+def store(settings: Settings) -> Finding:
+    folder = settings.store_folder
+    if folder is None:
+        return Finding(Level.OK, "store", "off: no caches are saved")
+    try:
+        checks.store(settings)
+    except CorralError as error:  # `up` starts without it
+        return _found(Level.WARN, "store", error)
+    free, limit = console.size(shutil.disk_usage(folder).free), console.size(settings.store_limit_bytes)
+    return Finding(Level.OK, "store", f"{folder} is writable, at most {limit}, {free} free")
+
+
 def model(settings: Settings) -> Finding:
     try:
         name = checks.model(settings.model)
@@ -188,10 +200,14 @@ def client(_settings: Settings) -> Finding:
 
 
 CHECKS: tuple[Check, ...] = (
-    python, engine_found, graphics, memory, data_folder, model, broker, ports, doors, warm, node, client,
+    python, engine_found, graphics, memory, data_folder, store, model, broker, ports, doors, warm, node, client,
 )  # fmt: skip
 
 
 def _failed(subject: str, error: CorralError) -> Finding:
+    return _found(Level.FAIL, subject, error)
+
+
+def _found(level: Level, subject: str, error: CorralError) -> Finding:
     text, _, remedy = error.message.removeprefix(f"{subject}: ").partition("; ")
-    return Finding(Level.FAIL, subject, text, remedy)
+    return Finding(level, subject, text, remedy)

@@ -18,7 +18,7 @@ from infra.cli.plan import WorkerPlan
 from infra.cli.signals import Signals, StopAskedError
 from infra.cli.supervise import House, Part, Stage
 from infra.config import Loaded, Settings
-from infra.errors import CorralError
+from infra.errors import CorralError, StartError
 from infra.network import free_port
 
 START_MARGIN_S = 30.0  # on top of the engine's own limit
@@ -90,7 +90,16 @@ def _checked(loaded: Loaded, *, flower: bool) -> Settings:
         remedy = "give another --flower-port, or --no-flower"
         changes["flower_port"] = checks.port(settings.flower_host, settings.flower_port, "Flower", remedy)
     _warn_of_cards(settings)
+    _warn_of_store(settings)
     return settings.model_copy(update=changes)
+
+
+def _warn_of_store(settings: Settings) -> None:
+    """One line when nothing can be saved; it is no reason not to start."""
+    try:
+        checks.store(settings)
+    except StartError as error:
+        console.warn(error.message)
 
 
 def _sized(settings: Settings, staff: tuple[WorkerPlan, ...]) -> tuple[WorkerPlan, ...]:

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+import structlog
 
+from infra import store_folder
 from infra.config import Settings
 from infra.errors import StartError
 from tests.doubles.cluster import empty_model
@@ -54,6 +56,19 @@ def serving(folder: Path, monkeypatch: pytest.MonkeyPatch, after_ready: Callable
     monkeypatch.setattr(EngineProcess, "_keep_running", keep_running)
     engine = Engine("native", "llama-server", ("llama-server",))
     return Serving(Settings(data_dir=folder, slots=1), engine, model, ModelProfile())
+
+
+def test_a_store_that_cannot_be_used_is_warned_of_once_in_the_words_of_the_doctor(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    engine, model = Engine("native", "llama-server", ("llama-server",)), empty_model(tmp_path)
+    with structlog.testing.capture_logs() as logged:
+        for store_dir in (str(tmp_path / "file"), "off", str(tmp_path / "kv")):
+            Serving(Settings(data_dir=tmp_path, store_dir=store_dir), engine, model, ModelProfile())
+    reason = store_folder.trouble(tmp_path / "file")
+    assert reason
+    assert [(line["event"], line["reason"]) for line in logged if line["log_level"] == "warning"] == [
+        ("store_not_used", reason)
+    ]
 
 
 def test_a_supervisor_that_fails_ends_the_worker_with_its_reason(

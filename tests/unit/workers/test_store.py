@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from infra.errors import StoreError
+from infra.store_folder import SPARE_BYTES
 from tests.doubles.processes import base_environment, python
 from tests.doubles.store_process import SWEEP
 from tests.doubles.store_process import save as saved_as
@@ -294,10 +295,10 @@ def test_another_file_s_content_under_this_one_s_name_is_seen(folder: Path) -> N
 
 def test_a_full_disk_is_said_before_anything_is_written(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**12, 10**12, stores.SPARE_BYTES + 99))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**12, 10**12, SPARE_BYTES + 99))
     store = opened(folder)
     assert store.new_file(ABC, 99)
-    with pytest.raises(StoreError, match="disk is full") as told:
+    with pytest.raises(StoreError, match="256 MiB free, and 256 MiB of the disk are left to others") as told:
         store.new_file(ABC, 100)
     assert told.value.kind == "disk"
 
@@ -311,7 +312,7 @@ def test_a_disk_full_of_saved_caches_loses_the_least_valuable_for_a_new_one(
 
     def disk(_: object) -> object:
         held = sum(path.stat().st_size for path in folder.glob("*.kv"))
-        return usage(10**12, 10**12, stores.SPARE_BYTES + entry.size_bytes - held)
+        return usage(10**12, 10**12, SPARE_BYTES + entry.size_bytes - held)
 
     monkeypatch.setattr(shutil, "disk_usage", disk)
     assert store.new_file("c-0ff", entry.size_bytes)

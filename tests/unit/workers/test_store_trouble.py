@@ -127,7 +127,7 @@ def test_a_disk_on_which_no_room_can_be_made_costs_no_saved_cache(
     store = opened(tmp_path)
     save(store, tmp_path, ABC)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
-    with pytest.raises(StoreError, match="full"):
+    with pytest.raises(StoreError, match="too little room"):
         store.new_file(conversation_name("def"), 10**6)
     assert store.find(ABC) is not None
 

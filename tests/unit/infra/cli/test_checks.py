@@ -8,7 +8,7 @@ from typing import NamedTuple
 import pytest
 
 from infra import gguf_file
-from infra.cli import checks
+from infra.cli import checks, up
 from infra.config import Settings
 from infra.errors import ConfigError, StartError
 
@@ -54,6 +54,32 @@ def test_a_full_disk_is_said_before_it_hurts(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(shutil, "disk_usage", lambda _folder: Usage(10, 9, 5 * 2**20))
     with pytest.raises(StartError, match="only 5 MiB of disk are free, 512 MiB are needed"):
         checks.data_dir(tmp_path)
+
+
+def test_a_store_that_cannot_be_used_is_named_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    folder = tmp_path / "file" / "kv"
+    with pytest.raises(StartError, match=f"^store: {folder} cannot be used: Not a directory; .* store_dir"):
+        checks.store(Settings(store_dir=str(folder)))
+
+
+def test_a_store_on_a_disk_whose_last_room_is_others_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: Usage(10, 9, 255 * 2**20))
+    with pytest.raises(StartError, match="kv: too little room: 255 MiB free, and 256 MiB of the disk are left to"):
+        checks.store(Settings(store_dir=str(tmp_path / "kv")))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _folder: Usage(10, 9, 256 * 2**20))
+    checks.store(Settings(store_dir=str(tmp_path / "kv")))
+    checks.store(Settings(store_dir="off"))
+
+
+def test_up_warns_of_a_store_that_cannot_be_used_and_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    up._warn_of_store(Settings(store_dir=str(tmp_path / "file")))
+    assert capsys.readouterr().err.startswith(f"warning: store: {tmp_path / 'file'} cannot be used: File exists; ")
+    up._warn_of_store(Settings(store_dir=str(tmp_path / "kv")))
+    assert capsys.readouterr().err == ""
 
 
 def test_other_machines_are_let_in_only_with_keys() -> None:
