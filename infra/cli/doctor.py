@@ -33,8 +33,10 @@ def doctor(
         model=model, slots=slots, context_tokens=context, gpu=gpu, engine_args=engine_args, data_dir=data_dir
     )
     findings = [check(loaded.settings) for check in CHECKS]
-    plans, of_sizes = _sizes(loaded)
-    findings += of_sizes
+    plans: dict[str, Plan] = {}
+    if not any(found.subject == "model" and found.level is Level.FAIL for found in findings):
+        plans, of_sizes = _sizes(loaded)
+        findings += of_sizes
     table = console.grid("", "Check", "Finding", whole=("Finding",))
     for found in findings:
         words = Text(found.text)

@@ -65,6 +65,32 @@ def test_node_is_judged_by_its_version(printed: str, level: Level, no_tools: dic
     assert findings.node(Settings()).level is level
 
 
+def test_the_store_is_told_with_folder_limit_and_room(tmp_path: Path) -> None:
+    found = findings.store(Settings(store_dir=str(tmp_path / "kv"), store_limit_bytes=2**30))
+    assert found.level is Level.OK
+    assert found.text.startswith(f"{tmp_path / 'kv'} is writable, at most 1.0 GiB, ")
+    off = findings.store(Settings(store_dir="off"))
+    assert (off.level, off.text) == (Level.OK, "off: no caches are saved")
+
+
+def test_a_store_that_cannot_be_used_is_a_warning_as_up_starts_without_it(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    found = findings.store(Settings(store_dir=str(tmp_path / "file")))
+    assert (found.level, found.text) == (Level.WARN, f"{tmp_path / 'file'} cannot be used: File exists")
+    assert "store_dir" in found.remedy
+
+
+def test_a_broken_model_is_one_failure_even_where_its_size_is_asked_for(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "m.gguf").write_bytes(b"PK\x03\x04")
+    with pytest.raises(typer.Exit):
+        doctor.doctor(model=str(tmp_path / "m.gguf"), slots="auto", context="auto", data_dir=tmp_path)
+    text = capsys.readouterr().out
+    assert "1 failed" in text
+    assert text.count("is not a GGUF file") == 1
+
+
 def test_one_failure_makes_the_doctor_fail(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with pytest.raises(typer.Exit) as ended:
         doctor.doctor(model="/none.gguf", data_dir=tmp_path)
