@@ -71,7 +71,21 @@ def _recorded(path: Path, text: str) -> Json:
         raise _wrong(path, f"is not valid JSON: {error}") from None
     if not isinstance(recorded, dict):
         raise _wrong(path, "must hold the body of a POST /v1/messages: a JSON object")
+    _check(path, recorded)
     return {name: recorded[name] for name in KEPT if name in recorded}
+
+
+def _check(path: Path, recorded: Json) -> None:
+    """Refuse what the API would refuse as well, in its words, so that nothing is started in vain."""
+    system, tools = recorded.get("system"), recorded.get("tools")
+    if system is not None and not isinstance(system, str | list):
+        raise _wrong(path, "system: must be a string or a list of blocks")
+    if tools is not None and not isinstance(tools, list):
+        raise _wrong(path, "tools: must be a list")
+    for name, part in (("system", system), ("tools", tools)):
+        for number, item in enumerate(part if isinstance(part, list) else ()):
+            if not isinstance(item, dict):
+                raise _wrong(path, f"{name}[{number}]: must be a JSON object")
 
 
 def _characters(part: Any) -> int:
