@@ -10,7 +10,7 @@ Never: two arms at once. Exit code 1 when a request fails.
 import asyncio
 import secrets
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -45,7 +45,7 @@ def main(
     key: Annotated[str, typer.Option(help="Its key, if it wants one.")] = "",
     engines: Annotated[str, typer.Option(help="OpenAI addresses that run, with commas.")] = "",
     engine_key: Annotated[str, typer.Option(help="Their key, if they want one.")] = "",
-    arms: Annotated[str, typer.Option(help=f"What to compare, of {','.join(ALL_ARMS)}.")] = "",
+    arms: Annotated[str, typer.Option(help=f"What to compare, with commas, of {', '.join(ALL_ARMS)}.")] = "",
     repeat: Annotated[int, typer.Option(min=1, help="Rounds over all arms.")] = 2,
     agents: Annotated[int, typer.Option(min=1, help="Agents at once.")] = 8,
     turns: Annotated[int, typer.Option(min=1, help="Turns of each agent.")] = 6,
@@ -70,7 +70,7 @@ def main(
     runs = _rounds(chosen, sized(shape, base), run_id, repeat)
     agents_report.show(shape, runs)
     agents_report.save(json_file, command, run_id, shape, runs)
-    _judge(runs)
+    _judge(runs, json_file)
 
 
 def _rounds(chosen: Mapping[str, Opening], shape: Shape, run_id: str, repeat: int) -> dict[str, list[Figures]]:
@@ -122,11 +122,18 @@ def _bounds(words: str) -> tuple[int, int]:
     return int(least), int(most)
 
 
-def _judge(runs: Mapping[str, list[Figures]]) -> None:
-    failed = {name: sum(run["failed"] for run in found) for name, found in runs.items()}
+def _judge(runs: Mapping[str, list[Figures]], json_file: Path | None) -> None:
+    """Raises EngineError when a request failed in any round, with an error of each arm or the file that holds them."""
+    failed = {name: agents_report.total(found, "failed") for name, found in runs.items()}
     if any(failed.values()):
         words = ", ".join(f"{count} of {name}" for name, count in failed.items() if count)
-        raise EngineError(f"requests failed: {words}; the first errors stand in the JSON")
+        firsts = "; ".join(f"{name}: {error}" for name, found in runs.items() if (error := _first_error(found)))
+        raise EngineError(f"requests failed: {words}; " + (f"errors stand in {json_file}" if json_file else firsts))
+
+
+def _first_error(rounds: Sequence[Figures]) -> str:
+    """The most frequent of the first round that has one; empty when none failed."""
+    return next((error for run in rounds for error in run.get("errors", ())), "")
 
 
 if __name__ == "__main__":

@@ -78,7 +78,7 @@ def started(staff: Staff) -> tuple[dict[str, Opening], Sized]:
 def running(corral: str, key: str, engines: Sequence[Engine]) -> tuple[dict[str, Opening], Sized]:
     """The arms that run already: a gateway, if `corral` is its address, and `engines`, if any; and how to size a base.
 
-    Raises ConfigError when there is nobody to ask.
+    Raises ConfigError when there is nobody to ask, and from sizing when nobody answers at one of the addresses.
     """
     arms: dict[str, Opening] = {}
     counters: list[Counter] = []
@@ -99,7 +99,13 @@ def running(corral: str, key: str, engines: Sequence[Engine]) -> tuple[dict[str,
         counters.append(Counter(engines[0].url, engines[0].key, CHAT))
     if not counters:
         raise ConfigError("give --start, --corral URL or --engines URL,URL")
-    return arms, counters[0].sized
+
+    def sized(shape: Shape, tokens: int) -> Shape:
+        for url in filter(None, (corral, *(engine.url for engine in engines))):
+            agents_house.check_answers(url)
+        return counters[0].sized(shape, tokens)
+
+    return arms, sized
 
 
 def settings(store: str, given: Sequence[str], **own: Any) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from infra.bench import house as houses
 from infra.bench.agents_session import Cast, Kind, Shape
 from infra.bench.asking import CHAT, MESSAGES
 from infra.bench.house import GRACE_S, POLL_S, READY_LIMIT_S, Engine, House
-from infra.errors import StartError
+from infra.errors import ConfigError, StartError
 
 CORRALS_OWN = ("--slot-save-path",)  # flags with a value
 CHARS_A_TOKEN = 4.0  # a first guess, and all there is where nobody counts
@@ -84,6 +84,16 @@ def plain(arguments: Sequence[str], port: int) -> list[str]:
         else:
             kept.append(word)
     return kept
+
+
+def check_answers(url: str) -> None:
+    """Raises ConfigError when nobody answers at this address within 10 s. Any answer will do."""
+    try:
+        httpx.get(url, timeout=10, trust_env=False)
+    except (httpx.UnsupportedProtocol, httpx.InvalidURL):
+        raise ConfigError(f"{url}: must be an address as http://HOST:PORT") from None
+    except httpx.HTTPError as error:
+        raise ConfigError(f"{url}: nobody answers there ({error}); is it started?") from None
 
 
 def slots_of(engine: Engine) -> int:

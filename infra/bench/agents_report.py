@@ -38,14 +38,14 @@ ROWS = {
     "side_first_prefilled": "side calls, tokens prefilled",
     "moves": "turns on another engine than before",
     "wall_s": "wall, s",
-    "requests": "requests",
-    "failed": "  of these failed",
 }
+TOTALS = {"requests": "requests of all rounds", "failed": "  of these failed"}
 WIDTH = 132
 
 
 def show(shape: Shape, runs: Mapping[str, Sequence[Figures]]) -> None:
-    """One column an arm: the median of its rounds, with the least and the most where they differ."""
+    """One column an arm: the median of its rounds, with the least and the most where they differ. Requests are summed,
+    so that one that failed in a single round is seen."""
     found = {name: medians(rounds) for name, rounds in runs.items()}
     life = f"{shape.agents} agents, {shape.turns} turns, {shape.words[0]}-{shape.words[1]} new words each"
     print(f"{life}, pauses of {shape.gap_s:g} s, {shape.subagents} subagents, {shape.sides} side calls a turn")
@@ -56,7 +56,14 @@ def show(shape: Shape, runs: Mapping[str, Sequence[Figures]]) -> None:
     for row, words in ROWS.items():
         if any(row in arm for arm in found.values()):
             table.add_row(words, *(written(arm[row]) if row in arm else "" for arm in found.values()))
+    for row, words in TOTALS.items():
+        table.add_row(words, *(str(total(rounds, row)) for rounds in runs.values()))
     Console(width=WIDTH).print(table)
+
+
+def total(rounds: Sequence[Figures], name: str) -> int:
+    """The sum of a count over all rounds."""
+    return sum(run[name] for run in rounds)
 
 
 def written(spread: Sequence[float]) -> str:

@@ -44,7 +44,7 @@ POLL_S = 0.5
 
 
 def main(
-    start: Annotated[bool, typer.Option("--start", help="Start Corral for this run; there is no other way.")] = False,
+    start: Annotated[bool, typer.Option("--start", help="Start Corral for this run.")] = False,
     model: Annotated[str, typer.Option(help="A GGUF file, or demo.")] = "demo",
     base: Annotated[int, typer.Option(min=1, help="Tokens of system and tools.")] = 20_000,
     repeat: Annotated[int, typer.Option(min=1, help="Rounds over all arms.")] = 3,

@@ -1,5 +1,6 @@
 """The agents bench runs from nothing to figures on the stand-in engine and leaves no process behind."""
 
+import re
 from pathlib import Path
 
 import orjson
@@ -10,6 +11,7 @@ from infra.bench import agents
 from infra.bench.agents_arms import CORRAL, flags, running, settings
 from infra.bench.agents_house import plain
 from infra.bench.agents_routing import POLICIES
+from infra.bench.command import run
 from infra.errors import ConfigError, EngineError
 from tests.doubles.cluster import empty_model, standin_command
 from tests.doubles.engine import EngineProcess
@@ -68,9 +70,43 @@ def test_engines_that_run_are_asked_by_every_policy(tmp_path: Path) -> None:
     assert all(run["of_reusable_pct"] > 99 for run in arms["pinned"]["rounds"])
 
 
-def test_a_failed_request_is_an_error_with_its_arm() -> None:
-    with pytest.raises(EngineError, match="4 of corral"):
-        agents.main(corral="http://127.0.0.1:1", repeat=1, agents=2, turns=2, base=100, gap=0)
+@pytest.mark.parametrize("named", [True, False])
+def test_a_failed_request_is_an_error_with_its_arm_and_its_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], named: bool
+) -> None:
+    file = tmp_path / "figures.json" if named else None
+    words = "stand in .*figures.json" if named else "corral: status 401: "
+    with (
+        EngineProcess(tmp_path, empty_model(tmp_path), kind="standin", slots=2, key="k") as engine,
+        pytest.raises(EngineError, match=f"^requests failed: 8 of corral; .*{words}"),
+    ):
+        agents.main(corral=engine.url, key="wrong", repeat=2, agents=2, turns=2, base=100, gap=0, json_file=file)
+    assert re.search(r"of these failed\W+8\W", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ({"corral": "http://127.0.0.1:1"}, "http://127.0.0.1:1: nobody answers there"),
+        ({"engines": "http://127.0.0.1:1"}, "http://127.0.0.1:1: nobody answers there"),
+        ({"corral": "127.0.0.1:1"}, "127.0.0.1:1: must be an address as http"),
+    ],
+)
+def test_an_address_where_nobody_answers_is_said_before_anything_is_asked(
+    option: dict[str, str], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agents, "Replay", None)  # whoever asks all the same fails
+    with pytest.raises(ConfigError, match=f"^{words}"):
+        agents.main(**option)  # type: ignore[arg-type]
+
+
+def test_the_help_names_every_arm(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.argv", ["agents", "--help"])
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        run(agents.main)
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in agents.ALL_ARMS)
 
 
 def test_nobody_to_ask_is_said() -> None:

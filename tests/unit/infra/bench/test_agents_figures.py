@@ -1,5 +1,6 @@
 """The minima and ratios mean what their definition says."""
 
+import re
 from itertools import pairwise
 from pathlib import Path
 
@@ -86,6 +87,14 @@ def test_repeats_give_a_median_with_its_spread() -> None:
     assert found == {"x": [2, 1, 3], "y": [5, 5, 5]}
     assert agents_report.written(found["x"]) == "2 (1-3)"
     assert agents_report.written(found["y"]) == "5"
+
+
+def test_a_request_that_failed_in_one_of_three_rounds_is_seen_in_the_table(capsys: pytest.CaptureFixture[str]) -> None:
+    fine, broken = figures([turn(0, 10)], 1, {}), figures([turn(0, 0, error="status 500")], 1, {})
+    rounds = [fine, broken, fine]
+    agents_report.show(shape(), {"corral": rounds})
+    assert re.search(r"of these failed\W+1\W", capsys.readouterr().out)
+    assert agents_report.total(rounds, "requests") == 3
 
 
 def test_the_table_and_the_file_hold_every_arm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
