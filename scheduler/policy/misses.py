@@ -5,6 +5,7 @@ Never: the words (`sentences`), a store, a clock.
 
 A turn that only adds to the last one reuses that one's prompt and answer. What is missing of that has two parts: the
 client changed the text (no cache could have helped), or the text stood and the cache did not. The larger part is named.
+A compaction is meant to replace the text, so of it only what stood and was not found counts as lost.
 """
 
 from bisect import bisect_right
@@ -98,13 +99,17 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """`lost_tokens` of the `expected_tokens` were read again, which took `lost_ms`; `where` the text changed."""
+    """`lost_tokens` of the `expected_tokens` were read again, which took `lost_ms`; `where` the text changed.
+
+    `replaced_tokens` of the last prompt do not stand in this one, because a compaction put a summary in their place.
+    """
 
     cause: Cause
     expected_tokens: int = 0
     lost_tokens: int = 0
     lost_ms: int = 0
     where: str = ""
+    replaced_tokens: int = 0
 
 
 def explain(last: Turn | None, seen: Seen) -> Account:
@@ -120,6 +125,8 @@ def explain(last: Turn | None, seen: Seen) -> Account:
     by_client = expected - max(possible, seen.cached_tokens)
     if by_client >= lost - by_client:
         cause, where = _client_cause(last, seen)
+        if cause is Cause.COMPACTION:
+            return _compacted(last, seen, expected, possible)
     else:
         cause, where = _cache_cause(last, seen), ""
     return replace(account, cause=cause, where=where)
@@ -201,6 +208,17 @@ def _tokens_at(last: Turn, count: int) -> int:
     return before[1] + (points[after][1] - before[1]) * (here - before[0]) // (points[after][0] - before[0])
 
 
+def _compacted(last: Turn, seen: Seen, expected: int, possible: int) -> Account:
+    """The account of a compaction after which `possible` tokens of the last prompt stand. That size is an estimate."""
+    found = min(expected, seen.cached_tokens)
+    stands = max(possible, found)
+    if stands - found <= _slack(stands):
+        stands = found
+    lost = stands - found
+    replaced = max(0, last.prompt_tokens - stands)
+    return Account(Cause.COMPACTION, stands, lost, _lost_ms(lost, seen), _place(0), replaced)
+
+
 def _client_cause(last: Turn, seen: Seen) -> tuple[Cause, str]:
     changed = [name for name in ("system", "tools") if getattr(last.chain, name) != getattr(seen.chain, name)]
     if last.model != seen.model or (changed and last.asked_model != seen.asked_model):
@@ -209,8 +227,12 @@ def _client_cause(last: Turn, seen: Seen) -> tuple[Cause, str]:
         return Cause.TOOLS_CHANGED if "tools" in changed else Cause.SYSTEM_CHANGED, ", ".join(changed)
     common = _common_messages(last, seen)
     if common == 0 and (seen.summarised or seen.prompt_tokens < SHORTER * last.prompt_tokens):
-        return Cause.COMPACTION, "message 0"
-    return Cause.HISTORY, f"message {common}"
+        return Cause.COMPACTION, _place(0)
+    return Cause.HISTORY, _place(common)
+
+
+def _place(message: int) -> str:
+    return f"messages[{message}]"  # the API's own path of the field
 
 
 _GONE: dict[Gone, Cause] = {

@@ -129,7 +129,10 @@ def test_the_numbers_are_those_of_the_turn_before_it(
             continue
         assert before is not None
         held = before["prompt_tokens"] + before["output_tokens"]
-        assert account["reuse_expected_tokens"] == min(held, line["prompt_tokens"] - 1)
+        if account["cause"] == "compaction":  # what it replaced could not be found
+            assert account["reuse_expected_tokens"] < min(held, line["prompt_tokens"] - 1)
+        else:
+            assert account["reuse_expected_tokens"] == min(held, line["prompt_tokens"] - 1)
         assert account["lost_tokens"] == max(0, account["reuse_expected_tokens"] - line["cached_tokens"])
         assert 0 <= account["lost_ms"] <= line["prefill_ms"]
 
@@ -153,8 +156,9 @@ def test_a_compaction_finds_the_old_prefix_and_the_turn_after_it_cannot(told: di
     before, compaction, after = told["compacts"][3:6]
     assert compaction["cached_tokens"] >= 0.95 * before["prompt_tokens"]
     assert after["cached_tokens"] < before["prompt_tokens"]
-    assert after["lost_tokens"] > 0
+    assert after["lost_tokens"] == 0
     assert "compacted its history" in after["sentence"]
+    assert "of the old prompt are replaced" in after["sentence"]
 
 
 def test_one_request_is_told_in_words_and_all_are_counted(

@@ -85,7 +85,7 @@ def test_a_changed_prefix_is_named(cluster: Cluster, changes: dict[str, Any], ca
 def test_a_rewritten_message_is_named_by_its_place(cluster: Cluster) -> None:
     told(cluster, "rewrites", "say 1 words", LONG, "say 1 words")
     found = told(cluster, "rewrites", "say 1 words", "short", "say 1 words", LONG)
-    assert (found["cause"], found["where"]) == ("history_rewritten", "message 2")
+    assert (found["cause"], found["where"]) == ("history_rewritten", "messages[2]")
 
 
 def test_a_slot_taken_by_another_is_an_eviction(cluster: Cluster) -> None:

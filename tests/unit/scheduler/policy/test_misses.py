@@ -10,7 +10,18 @@ from hypothesis import strategies as st
 from scheduler.contract import Gone, Kind, Source, Started
 from scheduler.policy import misses, sentences
 from scheduler.policy.chain import Chain
-from scheduler.policy.misses import LEAST_MISS_TOKENS, MOST_MARKS, MOST_MESSAGES, Cause, Seen, Turn, explain, fold, turn
+from scheduler.policy.misses import (
+    LEAST_MISS_TOKENS,
+    MOST_MARKS,
+    MOST_MESSAGES,
+    Account,
+    Cause,
+    Seen,
+    Turn,
+    explain,
+    fold,
+    turn,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -82,6 +93,21 @@ def test_the_first_turn_says_what_came_from_a_shared_base() -> None:
     assert "gave 19,500 of its 21,000 tokens" in sentences.sentence(explain(None, taken), taken, None)
 
 
+@pytest.mark.parametrize(
+    ("source", "last", "words"),
+    [
+        (Source.SAVED, None, "No earlier turn of this conversation is remembered: its own saved cache gave 19,500 of"),
+        (Source.OWN, None, "No earlier turn of this conversation is remembered: its own cache gave 19,500 of"),
+        (Source.SAVED, LAST, "This is the first turn of its conversation: its agent's earlier saved cache gave 19,500"),
+        (Source.BASE, None, "This is the first turn of its conversation: the saved base of system text and tools gave"),
+        (Source.SHARED, None, "the cache of another conversation with the same beginning gave 19,500 of"),
+    ],
+)
+def test_the_first_turn_names_the_cache_that_was_of_use(source: Source, last: Turn | None, words: str) -> None:
+    taken = seen("other", cached_tokens=19_500, source=source)
+    assert words in sentences.sentence(explain(last, taken), taken, last)
+
+
 def test_a_side_call_is_told_as_one() -> None:
     assert cause("title please", last=LAST, kind=Kind.SIDE, cached_tokens=0) is Cause.SIDE_CALL
 
@@ -116,7 +142,8 @@ def test_another_name_for_the_same_model_changes_nothing() -> None:
 def test_a_message_that_was_rewritten_is_named_with_what_it_cost() -> None:
     rewritten = seen("a", "B", "c", "d", "e", cached_tokens=21_000)
     account = explain(LAST, rewritten)
-    assert (account.cause, account.where, account.lost_tokens) == (Cause.HISTORY, "message 1", 3_000)
+    assert (account.cause, account.where, account.lost_tokens) == (Cause.HISTORY, "messages[1]", 3_000)
+    assert "rewrote its history from messages[1] on" in sentences.sentence(account, rewritten, LAST)
     assert account.lost_ms == 750  # three of the four thousand tokens that took 1 s
 
 
@@ -126,6 +153,34 @@ def test_the_turn_after_a_compaction_is_told_apart_from_a_rewritten_one() -> Non
     assert cause("summary", "y", "z", last=long, cached_tokens=20_000) is Cause.COMPACTION
     assert cause("S", *"bcdefghijklmnopqrstuvwxyz", last=long, cached_tokens=20_000) is Cause.HISTORY
     assert cause("anew", last=long, cached_tokens=20_000) is Cause.FIRST_TURN
+
+
+@pytest.mark.parametrize(
+    ("cached", "lost", "reused", "read_again"),
+    [
+        (20_000, 0, "20,000 of its other 20,000 tokens were reused", ""),
+        (19_850, 0, "19,850 of its other 19,850 tokens were reused", ""),  # where the base ends is an estimate
+        (19_000, 1_000, "19,000 of its other 20,000 tokens were reused", ", 1,000 were read again in 0.2 s"),
+    ],
+)
+def test_a_compaction_has_lost_only_what_stood_and_was_not_found(
+    cached: int, lost: int, reused: str, read_again: str
+) -> None:
+    long = turn(None, seen(*"abcdefghijklmnopqrstuvwxyz"))
+    this = seen("summary", "x", "y", "z", summarised=True, cached_tokens=cached)
+    account = explain(long, this)
+    assert (account.cause, account.lost_tokens, account.where) == (Cause.COMPACTION, lost, "messages[0]")
+    assert account.replaced_tokens == 46_000 - account.expected_tokens
+    replaced = f"{account.replaced_tokens:,} tokens of the old prompt are replaced"
+    assert sentences.sentence(account, this, long) == (
+        f"The client compacted its history since req_26: {replaced}, {reused}{read_again}."
+    )
+
+
+def test_advice_on_a_compaction_is_right_whoever_asked_for_it() -> None:
+    words = sentences.to_do(Account(Cause.COMPACTION))
+    assert words.startswith("Nothing, if you asked for it (/compact).")
+    assert "by itself" in words
 
 
 def test_a_compaction_itself_finds_the_old_prefix() -> None:
@@ -151,6 +206,13 @@ def test_a_compaction_itself_finds_the_old_prefix() -> None:
 )
 def test_a_cache_that_was_not_there_is_told_why(changes: dict[str, Any], expected: Cause) -> None:
     assert cause("a", "b", "c", "d", "e", **({"cached_tokens": 300} | changes)) is expected
+
+
+@pytest.mark.parametrize("kind", [Cause.MOVED, Cause.RESTARTED, Cause.EVICTED, Cause.IDLE])
+def test_a_store_is_to_be_looked_at_and_never_recommended(kind: Cause) -> None:
+    words = sentences.to_do(Account(kind))
+    assert "the saved caches of the worker in `corral status`" in words
+    assert "store_dir" not in words
 
 
 def test_thinking_that_is_dropped_from_an_earlier_answer_is_the_templates_doing() -> None:
@@ -186,9 +248,18 @@ def test_a_long_history_is_folded_and_still_compared() -> None:
     assert cause(*names, "d", "e", last=last) is Cause.NONE
     changed = [*names[:1951], "other", *names[1952:]]
     account = explain(last, seen(*changed, "d", "e", cached_tokens=1_971_000))
-    assert (account.cause, account.where) == (Cause.HISTORY, "message 1951")
+    assert (account.cause, account.where) == (Cause.HISTORY, "messages[1951]")
     early = explain(last, seen("other", *names[1:], "d", "e", cached_tokens=20_000))
-    assert (early.cause, early.where) == (Cause.HISTORY, "message 0")
+    assert (early.cause, early.where) == (Cause.HISTORY, "messages[0]")
+
+
+@pytest.mark.parametrize(
+    ("prompt", "cached", "words"),
+    [(2, 1, "1 of 1 token was reused."), (3, 2, "2 of 2 tokens were reused."), (3, 1, "1 of 2 tokens was reused.")],
+)
+def test_one_token_is_no_tokens(prompt: int, cached: int, words: str) -> None:
+    this = seen("a", "b", "c", prompt_tokens=prompt, cached_tokens=cached)
+    assert sentences.sentence(explain(LAST, this), this, LAST).endswith(words)
 
 
 def test_what_is_kept_of_a_conversation_is_bounded() -> None:
