@@ -11,6 +11,10 @@ import typer
 
 from infra.cli import console, gateway, options
 from infra.cli.gateway import Gateway, Why
+from infra.errors import ConfigError, NotFound
+
+MOST_ECHO = 60
+NO_LOSS = "none"  # the cause of a turn that lost nothing worth telling
 
 
 def why(
@@ -25,19 +29,37 @@ def why(
 
     A request's id is in the header `request-id` of its answer and in its log line.
     """
+    if not name.strip():
+        raise ConfigError("REQUEST|AGENT is empty; give a request's id or an agent's name")
     settings = options.load_with().settings
     with Gateway(url or gateway.address(settings), gateway.key(settings, key)) as client:
-        if as_json:
-            console.say(json.dumps(client.why_json(name), indent=2))
-            return
-        for account in client.why(name):
-            _show(account)
+        try:
+            _tell(client, name, as_json=as_json)
+        except NotFound as error:
+            raise NotFound(error.message.replace(name, _shortened(name))) from None
+
+
+def _tell(client: Gateway, name: str, *, as_json: bool) -> None:
+    if as_json:
+        console.say(json.dumps(client.why_json(name), indent=2))
+        return
+    for account in client.why(name):
+        _show(account)
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= MOST_ECHO else f"{name[: MOST_ECHO - 3]}..."
 
 
 def _show(account: Why) -> None:
-    cost = f", lost {account.lost_tokens:,} tokens and {account.lost_ms / 1000:.1f} s" if account.lost_tokens else ""
-    console.say(
-        f"{account.request} ({account.kind} of {account.agent}): {account.cause.replace('_', ' ')}{cost}", "bold"
-    )
+    heading = f"{account.request} ({account.kind} of {account.agent}): {account.cause.replace('_', ' ')}"
+    console.prose(f"{heading}{_cost(account)}", "bold")
     console.prose(f"  {account.sentence}")
     console.prose(f"  What to do: {account.to_do}")
+
+
+def _cost(account: Why) -> str:
+    if account.cause == NO_LOSS or not account.lost_tokens:
+        return ""
+    unit = "token" if account.lost_tokens == 1 else "tokens"
+    return f", lost {account.lost_tokens:,} {unit} and {account.lost_ms / 1000:.1f} s"
