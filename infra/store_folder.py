@@ -12,15 +12,22 @@ SPARE_BYTES = 256 * 2**20  # of the disk; the last of it belongs to others
 MIB = 2**20
 
 
-def trouble(folder: Path) -> str:
-    """Make the folder. Returns why nothing can be saved there, or the empty text."""
+def unusable(folder: Path) -> str:
+    """Make the folder. Returns why nothing can be written or locked there, or the empty text."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with (folder / ".writable").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_SH)  # some network folders have no locks
-        free = shutil.disk_usage(folder).free
+            fcntl.flock(file, fcntl.LOCK_SH)  # nobody locks it alone, so it never waits; some network folders cannot
     except OSError as error:
         return f"{folder} cannot be used: {error.strerror}"
+    return ""
+
+
+def trouble(folder: Path) -> str:
+    """As `unusable`; that there is too little room is told too, though room may be made while a worker runs."""
+    if reason := unusable(folder):
+        return reason
+    free = shutil.disk_usage(folder).free
     return f"{folder}: {too_little_room(free)}" if free < SPARE_BYTES else ""
 
 

@@ -4,7 +4,6 @@ Owns: the space of the store that is safe for this engine, and the probe that de
 Never: keeps a conversation.
 """
 
-import fcntl
 import json
 import re
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from pathlib import Path
 import structlog
 from pydantic import TypeAdapter
 
-from infra import engine_options
+from infra import engine_options, store_folder
 from infra.config import Settings
 from infra.errors import CorralError, StartError
 from infra.gguf_file import file_hash
@@ -54,17 +53,7 @@ _VERDICT = TypeAdapter(Verdict)
 def prepare(settings: Settings) -> str:
     """Make the store's folder. Returns why it cannot be used, or the empty text."""
     folder = settings.store_folder
-    if folder is None:
-        return "store_dir is off"
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with (folder / ".writable").open("w") as file:
-            fcntl.flock(
-                file, fcntl.LOCK_SH
-            )  # never waits, as nobody locks it alone; some network folders have no locks
-    except OSError as error:
-        return f"{folder} cannot be used: {error.strerror}"
-    return ""
+    return "store_dir is off" if folder is None else store_folder.unusable(folder)
 
 
 def space(settings: Settings, model_hash: str, build: str, context_tokens: int) -> str:
