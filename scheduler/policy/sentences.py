@@ -10,7 +10,7 @@ from scheduler.policy.misses import Account, Cause, Seen, Turn
 NOTHING_TO_DO = "Nothing."
 LONGEST_IN_SECONDS = 120
 LOOK_AT_STORE = (
-    "See the saved caches of the worker in `corral status`: are they on, is there room for them, did any of them fail?"
+    "See the saved caches of the worker in `corral status`: whether they are on, have room, and did not fail."
 )
 
 _WHY: dict[Cause, str] = {
