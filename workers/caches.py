@@ -84,7 +84,7 @@ class Caches:
         speeds = self.speeds
         if speeds is None:
             return self.meter.prefill_s(tokens)
-        return speeds.save_s(tokens) + speeds.restore_s(int(tokens * speeds.bytes_per_token))
+        return speeds.save_s(tokens) + speeds.restore_s(speeds.size_bytes(tokens))
 
     def bring(self, slot: Slot, want: Want, stopped: threading.Event) -> Brought:
         """Make the slot hold as much of the wanted prompt's beginning as pays; it is the conversation's afterwards.
@@ -125,7 +125,7 @@ class Caches:
         if self.saved is None or speeds is None or brought.source is not Source.NOTHING or not self.saved.may_write:
             return False
         tokens = self._base_tokens(want)
-        affordable = self.budget.allows(tokens * speeds.bytes_per_token)
+        affordable = self.budget.allows(speeds.size_bytes(tokens))
         return affordable and swap.worth_a_base(tokens, speeds) and self._find(base_name(want.chain.base)) is None
 
     @contextmanager
@@ -170,7 +170,7 @@ class Caches:
         held, speeds = slot.held, self.speeds
         if held is None or speeds is None or self.saved is None:
             return False
-        if not self.saved.fits(held.tokens * speeds.bytes_per_token):
+        if not self.saved.fits(speeds.size_bytes(held.tokens)):
             return False
         return swap.worth_saving(held.holding(slot.number, self.table.clock()), held.saved_tokens, waiting, speeds)
 
@@ -196,7 +196,7 @@ class Caches:
         held, speeds = slot.held, self.speeds
         if held is None or speeds is None or not self._save(slot, held, base_name(want.chain.base), BASE_RETURNS):
             return False
-        self.budget.spend(held.tokens * speeds.bytes_per_token)
+        self.budget.spend(speeds.size_bytes(held.tokens))
         held.saved_tokens = 0  # saved as the base, not as this conversation's
         self.table.wake()  # the keeper, which describes it: others wait for that
         return True

@@ -114,7 +114,7 @@ def _save_one(caches: Caches) -> bool:
         speeds = caches.speeds
         if slot is None or slot.held is None or speeds is None:
             return False
-        size_bytes = slot.held.tokens * speeds.bytes_per_token
+        size_bytes = speeds.size_bytes(slot.held.tokens)
         saved = caches.save(slot)
         if saved:
             caches.budget.spend(size_bytes)
@@ -148,7 +148,7 @@ def _due_for_checkpoint(slot: Slot, now_s: float) -> bool:
 
 def _affordable(caches: Caches, slot: Slot) -> bool:
     speeds = caches.speeds
-    return bool(speeds and slot.held and caches.budget.allows(slot.held.tokens * speeds.bytes_per_token))
+    return bool(speeds and slot.held and caches.budget.allows(speeds.size_bytes(slot.held.tokens)))
 
 
 def _worth(caches: Caches, slot: Slot, answering: int) -> bool:

@@ -106,7 +106,7 @@ class SavedCaches:
     def _write(self, slot: int, held: Held, what: str, return_chance: float) -> tuple[Entry, float]:
         """A file that is whole, and the milliseconds that it took; nothing is left of one that is not."""
         speeds = self.speeds
-        file = self._store.new_file(what, int(held.tokens * speeds.bytes_per_token) if speeds else 0)
+        file = self._store.new_file(what, speeds.size_bytes(held.tokens) if speeds else 0)
         try:
             moved = self._client.save(slot, file)
             prompt_tokens = min(held.prompt_tokens, moved.tokens)

@@ -4,13 +4,12 @@ Owns: both forms of one history, written so that both render to the same prompt,
 Never: sends, draws.
 """
 
-import json
 from typing import Any
 
 import orjson
 
+from infra.bench import bodies
 from infra.bench.agents_session import Call, Kind, Reply, Talk
-from infra.bench.bodies import BETWEEN, INTRODUCTION
 
 Json = dict[str, Any]
 
@@ -19,11 +18,7 @@ NOTHING_MORE = "done"  # what a second tool call of a turn gets
 
 def headers(talk: Talk) -> dict[str, str]:
     """Who asks, as the real client says it."""
-    who = {
-        "content-type": "application/json",
-        "anthropic-version": "2023-06-01",
-        "x-claude-code-session-id": talk.session,
-    }
+    who = bodies.session_headers(talk.session)
     if talk.kind is Kind.SUBAGENT:
         who["x-claude-code-agent-id"] = f"bench-{talk.session[:8]}-{talk.number}"
     return who
@@ -31,48 +26,17 @@ def headers(talk: Talk) -> dict[str, str]:
 
 def messages_body(talk: Talk) -> bytes:
     """POST /v1/messages."""
-    marked = {"cache_control": {"type": "ephemeral"}}
-    body: Json = {
-        "model": "bench",
-        "max_tokens": talk.max_tokens,
-        "stream": True,
-        "temperature": 0,
-        "system": [
-            {"type": "text", "text": f"x-anthropic-billing-header: bench={talk.name};"},
-            {"type": "text", "text": INTRODUCTION, **marked},
-            {"type": "text", "text": talk.base.rules, **marked},
-        ],
-        "messages": _messages(talk),
-        "metadata": {"user_id": json.dumps({"session_id": talk.session})},
-    }
-    if talk.base.tools:
-        body["tools"] = [
-            {"name": name, "description": description, "input_schema": schema}
-            for name, description, schema in talk.base.tools
-        ]
+    base = talk.base
+    body = bodies.messages_frame(talk.name, talk.session, base.rules, _messages(talk), talk.max_tokens)
+    if base.tools:
+        body["tools"] = bodies.declared(base.tools)
     return orjson.dumps(body)
 
 
 def chat_body(talk: Talk, slot: int) -> bytes:
     """POST /v1/chat/completions of an engine: the same prompt; `slot` -1 lets the engine choose."""
-    system = {"role": "system", "content": BETWEEN.join((INTRODUCTION, talk.base.rules))}
-    body: Json = {
-        "messages": [system, *_chat_messages(talk)],
-        "max_tokens": talk.max_tokens,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-        "return_progress": True,
-        "cache_prompt": True,
-        "id_slot": slot,
-        "temperature": 0,
-    }
-    if talk.base.tools:
-        functions = [
-            {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}
-            for name, description, schema in talk.base.tools
-        ]
-        body |= {"tools": functions, "tool_choice": "auto", "parallel_tool_calls": True}
-    return orjson.dumps(body)
+    base = talk.base
+    return orjson.dumps(bodies.chat_frame(base.rules, base.tools, _chat_messages(talk), talk.max_tokens, slot))
 
 
 class Hearing:

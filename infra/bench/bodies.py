@@ -7,7 +7,7 @@ Never: sends one. The same arguments give the same bytes; another `seed` gives o
 
 import json
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,6 +19,7 @@ RESULT_CHARS = 900
 BETWEEN = "\n\n"
 
 Json = dict[str, Any]
+DescribedTool = tuple[str, str, Json]  # name, description, schema
 
 _VOCABULARY = (
     "a an the of to in on for with by from at as is are be was will may must when where which path file line folder "
@@ -40,41 +41,22 @@ class Conversation:
     @property
     def headers(self) -> dict[str, str]:
         """Who asks, as Claude Code says it."""
-        return {
-            "content-type": "application/json",
-            "anthropic-version": "2023-06-01",
-            "x-claude-code-session-id": f"bench-{self.seed}-{self.agent}",
-        }
+        return session_headers(f"bench-{self.seed}-{self.agent}")
 
     def messages_body(self, turns: int, ask: str) -> bytes:
         """POST /v1/messages after `turns` tool turns; `ask` is the newest text of the user."""
-        marked = {"cache_control": {"type": "ephemeral"}}
-        body = {
-            "model": "bench",
-            "max_tokens": self.max_tokens,
-            "stream": True,
-            "temperature": 0,
-            "system": [
-                {"type": "text", "text": f"x-anthropic-billing-header: bench={self.agent};"},
-                {"type": "text", "text": INTRODUCTION, **marked},
-                {"type": "text", "text": self._rules, **marked},
-            ],
-            "tools": [
-                {"name": name, "description": description, "input_schema": schema}
-                for name, description, schema in self._tools
-            ],
-            "messages": [*self._opening(), *_flat(map(self._turn, range(turns))), _said("user", _text(ask))],
-            "metadata": {"user_id": json.dumps({"session_id": self.headers["x-claude-code-session-id"]})},
-        }
+        messages = [*self._opening(), *_flat(map(self._turn, range(turns))), _said("user", _text(ask))]
+        session = self.headers["x-claude-code-session-id"]
+        body = messages_frame(self.agent, session, self._rules, messages, self.max_tokens)
+        body["tools"] = declared(self._tools)
         return _bytes(body)
 
     def chat_body(self, turns: int, ask: str, slot: int, stop: tuple[str, ...] = ()) -> bytes:
         """POST /v1/chat/completions of the engine: the same prompt, pinned to `slot`, streamed with its progress."""
-        messages: list[Json] = [{"role": "system", "content": BETWEEN.join((INTRODUCTION, self._rules))}]
         first = self._opening_texts()
         if not turns:
             first = (*first, ask)
-        messages.append({"role": "user", "content": BETWEEN.join(first)})
+        messages: list[Json] = [{"role": "user", "content": BETWEEN.join(first)}]
         for turn in range(turns):
             said, call, result = self._turn_parts(turn)
             function = {"name": call["name"], "arguments": json.dumps(call["input"])}
@@ -83,25 +65,9 @@ class Conversation:
             messages.append({"role": "tool", "tool_call_id": call["id"], "content": result})
         if turns:
             messages.append({"role": "user", "content": ask})
-        body: Json = {
-            "messages": messages,
-            "max_tokens": self.max_tokens,
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            "return_progress": True,
-            "cache_prompt": True,
-            "id_slot": slot,
-            "timings_per_token": False,
-            "temperature": 0.0,
-        }
+        body = chat_frame(self._rules, self._tools, messages, self.max_tokens, slot) | {"timings_per_token": False}
         if stop:
             body["stop"] = list(stop)
-        if self._tools:
-            functions = [
-                {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}
-                for name, description, schema in self._tools
-            ]
-            body |= {"tools": functions, "tool_choice": "auto", "parallel_tool_calls": True}
         return _bytes(body)
 
     @cached_property
@@ -109,7 +75,7 @@ class Conversation:
         return prose(f"{self.seed} rules", int(self.size_bytes * SYSTEM_SHARE))
 
     @cached_property
-    def _tools(self) -> list[tuple[str, str, Json]]:
+    def _tools(self) -> list[DescribedTool]:
         """None at all for a small body: those stand for side calls."""
         chars = int(self.size_bytes * (1 - SYSTEM_SHARE)) - 3000
         if chars < TOOL_COUNT * 1200:
@@ -137,7 +103,60 @@ class Conversation:
 INTRODUCTION = "You are a coding agent that works in a terminal."
 
 
-def tool(seed: str, number: int, chars: int) -> tuple[str, str, Json]:
+def session_headers(session: str) -> dict[str, str]:
+    """Who asks, as Claude Code says it."""
+    return {
+        "content-type": "application/json",
+        "anthropic-version": "2023-06-01",
+        "x-claude-code-session-id": session,
+    }
+
+
+def messages_frame(name: str, session: str, rules: str, messages: list[Json], max_tokens: int) -> Json:
+    """A body of POST /v1/messages, but for its tools."""
+    marked = {"cache_control": {"type": "ephemeral"}}
+    return {
+        "model": "bench",
+        "max_tokens": max_tokens,
+        "stream": True,
+        "temperature": 0,
+        "system": [
+            _text(f"x-anthropic-billing-header: bench={name};"),
+            {**_text(INTRODUCTION), **marked},
+            {**_text(rules), **marked},
+        ],
+        "messages": messages,
+        "metadata": {"user_id": json.dumps({"session_id": session})},
+    }
+
+
+def declared(tools: Iterable[DescribedTool]) -> list[Json]:
+    """Tools as a client declares them."""
+    return [{"name": name, "description": description, "input_schema": schema} for name, description, schema in tools]
+
+
+def chat_frame(rules: str, tools: Sequence[DescribedTool], messages: list[Json], max_tokens: int, slot: int) -> Json:
+    """A body of POST /v1/chat/completions that the engine renders to the prompt of such a `messages_frame`."""
+    body: Json = {
+        "messages": [{"role": "system", "content": BETWEEN.join((INTRODUCTION, rules))}, *messages],
+        "max_tokens": max_tokens,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "return_progress": True,
+        "cache_prompt": True,
+        "id_slot": slot,
+        "temperature": 0,
+    }
+    if tools:
+        functions = [
+            {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}
+            for name, description, schema in tools
+        ]
+        body |= {"tools": functions, "tool_choice": "auto", "parallel_tool_calls": True}
+    return body
+
+
+def tool(seed: str, number: int, chars: int) -> DescribedTool:
     """Name, description and a schema of only such words as pass to the engine unchanged, in that order."""
     share = chars // (PROPERTIES + 3)
     properties: Json = {

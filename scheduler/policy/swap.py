@@ -37,6 +37,10 @@ class Speeds:
     def prefill_s(self, tokens: int) -> float:
         return tokens / self.prefill_tokens_per_s
 
+    def size_bytes(self, tokens: int) -> int:
+        """Of a file that holds so many tokens."""
+        return int(tokens * self.bytes_per_token)
+
     def save_s(self, tokens: int) -> float:
         return tokens * self.bytes_per_token / self.save_bytes_per_s
 
@@ -72,7 +76,7 @@ def worth_saving(holding: Holding, saved_tokens: int, waiting: int, speeds: Spee
     unsaved = holding.tokens - saved_tokens
     if unsaved < LEAST_UNSAVED_TOKENS or holding.tokens < LEAST_TOKENS:
         return False
-    restore_s = speeds.restore_s(int(unsaved * speeds.bytes_per_token))  # the rest is restored in any case
+    restore_s = speeds.restore_s(speeds.size_bytes(unsaved))  # the rest is restored in any case
     gain_s = chance(holding, RETURN_S) * (speeds.prefill_s(unsaved) - restore_s)
     return gain_s > speeds.save_s(holding.tokens) * (waiting + MAY_COME)
 
@@ -88,7 +92,7 @@ def worth_a_base(tokens: int, speeds: Speeds) -> bool:
     """Whether a base of so many tokens is prefilled alone and saved before the first answer that needs it: everyone
     after it restores it. Its save must be short beside the prefill that it stands for."""
     saved_s = BASE_SHARE * speeds.prefill_s(tokens)
-    restore_s = speeds.restore_s(int(tokens * speeds.bytes_per_token))
+    restore_s = speeds.restore_s(speeds.size_bytes(tokens))
     return tokens >= LEAST_TOKENS and saved_s > speeds.save_s(tokens) and saved_s > restore_s
 
 
