@@ -135,6 +135,7 @@ class Answer:
             self.explanation.feed(delta)
             if isinstance(delta, Started):
                 self.started = delta
+                self._house.counts.seen(self._call.request, delta.prompt_tokens)
                 stages.mark("started")
             elif isinstance(delta, Finished):
                 self.finished = delta

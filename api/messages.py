@@ -67,11 +67,15 @@ async def _receive(request: Request, house: House) -> Call:
 
 
 def _job(call: Call, house: House) -> JobSpec:
+    settings, who = house.settings, call.identity
     return JobSpec(
         id=uuid.uuid4().hex,
-        identity=call.identity,
+        identity=who,
         level=call.level,
         wait_limit_ms=int(patience(call, house).wait_s * 1000),
+        prompt_tokens=house.counts.estimate(call.request),
+        agent_weight=settings.agent_weights.get(who.agent, 1.0),
+        key_weight=settings.key_weights.get(who.key_name, 1.0),
         request=call.request,
     )
 

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
+from infra import setting_text
 from infra.errors import ConfigError
 from infra.labels import MAX_LABEL_CHARS, is_label
 
@@ -27,6 +28,7 @@ NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$"
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Positive = Annotated[int, Field(gt=0)]
 AUTO: Literal["auto"] = "auto"
+Weight = Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]
 Port = Annotated[int, Field(ge=0, le=65535)]
 
 
@@ -66,6 +68,30 @@ class Settings(BaseModel):
     queue_limit: Positive = Field(64, description="queued jobs a worker's line may hold, then 529")
     load_bound: float = Field(
         1.25, ge=1, allow_inf_nan=False, description="a worker takes new conversations up to this times the mean load"
+    )
+    move_margin_s: float = Field(
+        1.0, ge=0, allow_inf_nan=False, description="a conversation leaves its home only to be answered so much sooner"
+    )
+    ageing_s: Seconds = Field(
+        20, description="an agent kept waiting so long rises by one level, and again after as long"
+    )
+    urgent_share: float = Field(
+        0.25, ge=0, lt=1, description="share of a worker's slots kept for levels 0 to 2 while such requests come"
+    )
+    return_hold_s: float = Field(
+        5, ge=0, le=60, description="longest time a slot is kept from an agent over its share for one in a tool call"
+    )
+    fair_half_life_s: Seconds = Field(180, description="after this long the service an agent had counts half")
+    agent_weights: dict[str, Weight] = Field(
+        {}, description="shares of agents inside a level, as name=2,name=0.5; 1 for all others"
+    )
+    key_weights: dict[str, Weight] = Field({}, description="as agent_weights, for the names of keys; they come first")
+    coalesce: bool = Field(True, description="identical requests that overlap are answered once, where that is exact")
+    linger_s: float = Field(
+        3, ge=0, le=60, description="a hung-up answer of an identified agent goes on so long, for the client's retry"
+    )
+    gather_short: bool = Field(
+        False, description="requests without identity and of similar length wait a moment to be sent together"
     )
     home_lifetime_s: Seconds = Field(
         3600, description="how long a conversation's home is remembered after its last use"
@@ -121,10 +147,18 @@ class Settings(BaseModel):
     @field_validator("warm", mode="before")
     @classmethod
     def _listed(cls, value: Any) -> Any:
-        paths = _paths(value, Path())
+        paths = setting_text.paths(value, Path())
         if not isinstance(paths, tuple):
             raise PydanticCustomError("no_files", "must be a list of files")
         return paths
+
+    @field_validator("agent_weights", "key_weights", mode="before")
+    @classmethod
+    def _weighed(cls, value: Any) -> Any:
+        weights = setting_text.weights(value)
+        if not isinstance(weights, dict):
+            raise PydanticCustomError("no_weights", "must be of the form name=2,name=0.5")
+        return weights
 
     @property
     def store_folder(self) -> Path | None:
@@ -189,7 +223,7 @@ def load(environ: Mapping[str, str] | None = None, file: Path | None = None) -> 
 def environment(settings: Settings, **changes: Any) -> dict[str, str]:
     """The `CORRAL_*` variables that make another process load exactly these settings, with `changes` over them."""
     values = {key: getattr(settings, key) for key in Settings.model_fields} | changes
-    return {PREFIX + key.upper(): _as_text(value) for key, value in values.items()}
+    return {PREFIX + key.upper(): setting_text.as_text(value) for key, value in values.items()}
 
 
 def api_keys(settings: Settings) -> dict[str, str]:
@@ -232,26 +266,8 @@ def _from_file(file: Path | None) -> tuple[dict[str, Any], dict[str, str]]:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{file}: {error}") from None
     if "warm" in values:
-        values["warm"] = _paths(values["warm"], file.parent)
+        values["warm"] = setting_text.paths(values["warm"], file.parent)
     return values, dict.fromkeys(values, str(file))
-
-
-def _paths(value: Any, folder: Path) -> Any:
-    """A list of paths, or one in a text with commas or, where it has any, line breaks; relative ones are in `folder`.
-
-    What is neither is left for the check of its type to refuse.
-    """
-    if isinstance(value, str):
-        value = [entry.strip() for entry in value.split("\n" if "\n" in value else ",") if entry.strip()]
-    if not isinstance(value, list | tuple) or not all(isinstance(entry, str | Path) for entry in value):
-        return value
-    return tuple((folder / Path(entry).expanduser()).absolute() for entry in value)
-
-
-def _as_text(value: Any) -> str:
-    if isinstance(value, tuple):
-        return "".join(f"{entry}\n" for entry in value)  # a name may hold a comma
-    return value.get_secret_value() if isinstance(value, SecretStr) else str(value)
 
 
 def _nearest(key: str) -> str:

@@ -11,6 +11,12 @@ Never: a value, a client, a time to live.
     corral:control:<worker>     stream  cancellations for a worker
     corral:lease:<worker>       string  WorkerInfo, 5 s to live
     corral:workers              zset    every worker seen lately; score = last beat, broker's clock
+    corral:attained:<whom>      hash    service an agent or a key has had lately: ms, and at_ms since when it fades
+    corral:lengths:<whom>       hash    output tokens of past answers: n, mean and m2 of their logarithms
+    corral:heads:<worker>       hash    <level>:<agent> -> when such a job was last taken from the line
+    corral:back:<worker>        zset    agents in a tool call; score = until when a slot is kept for their return
+    corral:urgent:<worker>      string  there while requests of the urgent levels come
+    corral:holding:<worker>     string  there while a free slot of the worker is kept: it wants to hear of new jobs
     corral:homes:<worker>       zset    conversations at home there; score = last use
     corral:home:<conversation>  hash    its worker; tokens and slot of its last answer there; used_ms, broker's clock
     corral:turn:<conversation>  string  its last turn (JSON): fingerprints and sizes of the prompt, no text
@@ -60,6 +66,32 @@ def control(worker: str) -> str:
 
 def lease(worker: str) -> str:
     return f"corral:lease:{worker}"
+
+
+def attained(whom: str) -> str:
+    """`whom` is `key:<name>`, or `agent:<key name>:<agent>`; the name of a key holds no colon."""
+    return f"corral:attained:{whom}"
+
+
+def lengths(whom: str) -> str:
+    """`whom` is `<kind>:<agent>`, or `all`."""
+    return f"corral:lengths:{whom}"
+
+
+def heads(worker: str) -> str:
+    return f"corral:heads:{worker}"
+
+
+def back(worker: str) -> str:
+    return f"corral:back:{worker}"
+
+
+def urgent(worker: str) -> str:
+    return f"corral:urgent:{worker}"
+
+
+def holding(worker: str) -> str:
+    return f"corral:holding:{worker}"
 
 
 def homes(worker: str) -> str:

@@ -57,11 +57,15 @@ class Counts:
             return TokenCount(self._cache[key], exact=True)
         reply = await self._ask(request, timeout_s)
         if reply is None:
-            return TokenCount(max(1, round(request.json_bytes * self._tokens_per_byte)), exact=False)
+            return TokenCount(self.estimate(request), exact=False)
         if reply.tokens is None:
             raise BadRequest(reply.error)
         self._learn(key, request.json_bytes, reply.tokens)
         return TokenCount(reply.tokens, exact=True)
+
+    def estimate(self, request: PackedRequest) -> int:
+        """Tokens of `request` by its size, as far as exact counts have taught; never waits."""
+        return max(1, round(request.json_bytes * self._tokens_per_byte))
 
     async def _ask(self, request: PackedRequest, timeout_s: float) -> CountReply | None:
         name = keys.stream(f"count-{uuid.uuid4().hex}")
@@ -89,8 +93,15 @@ class Counts:
         digest.update(request.body)
         return digest.digest()
 
+    def seen(self, request: PackedRequest, tokens: int) -> None:
+        """An engine said how long a prompt is: estimates get better."""
+        self._calibrate(request.json_bytes, tokens)
+
     def _learn(self, key: bytes, size: int, tokens: int) -> None:
         self._cache[key] = tokens
         while len(self._cache) > CACHED:
             self._cache.popitem(last=False)
+        self._calibrate(size, tokens)
+
+    def _calibrate(self, size: int, tokens: int) -> None:
         self._tokens_per_byte += SMOOTHING * (tokens / max(1, size) - self._tokens_per_byte)

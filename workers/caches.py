@@ -162,6 +162,7 @@ class Caches:
             slot.held.tokens = end.prompt_tokens + end.output_tokens
             slot.held.stop_reason = end.stop_reason
         self.meter.prefilled(end.prompt_tokens - end.cached_tokens, end.prefill_ms)
+        self.meter.decoded(end.output_tokens, end.decode_ms)
 
     # --- saving; the caller holds the slot ------------------------------------------------------------------------
 

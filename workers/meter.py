@@ -8,12 +8,13 @@ import threading
 from collections.abc import Callable
 from time import monotonic
 
-from scheduler.contract import StoreInfo
+from scheduler.contract import Rates, StoreInfo
 from scheduler.policy.swap import Speeds
 
 SMOOTHING = 0.3
 LEAST_MS = 0.1  # shorter times are the clock's own
 LEAST_PREFILL_TOKENS = 256  # less measures the overhead of a request
+LEAST_DECODED_TOKENS = 16
 USUAL_CHARACTERS_PER_TOKEN = 4.0
 BURST_S = 600.0  # a budget that nobody used is kept for this long
 
@@ -23,6 +24,7 @@ class Meter:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._decode = 0.0
         self._prefill = self._save = self._restore = self._bytes_per_token = 0.0
         self._characters_per_token = USUAL_CHARACTERS_PER_TOKEN
         self._saves = self._restores = self._failures = 0
@@ -47,6 +49,18 @@ class Meter:
         if tokens >= LEAST_PREFILL_TOKENS and took_ms > LEAST_MS:
             with self._lock:
                 self._prefill = _mean(self._prefill, tokens / took_ms * 1000)
+
+    def decoded(self, tokens: int, took_ms: float) -> None:
+        if tokens >= LEAST_DECODED_TOKENS and took_ms > LEAST_MS:
+            with self._lock:
+                self._decode = _mean(self._decode, tokens / took_ms * 1000)
+
+    @property
+    def rates(self) -> Rates:
+        """As the lease tells them."""
+        with self._lock:
+            measured = {"prefill_tokens_per_s": self._prefill, "decode_tokens_per_s": self._decode}
+        return Rates(**{name: rate for name, rate in measured.items() if rate})
 
     def prompt(self, characters: int, tokens: int) -> None:
         """How long the tokens of this model's prompts are."""
@@ -83,7 +97,6 @@ class Meter:
                 bytes_per_token=round(self._bytes_per_token),
                 save_bytes_per_s=round(self._save),
                 restore_bytes_per_s=round(self._restore),
-                prefill_tokens_per_s=round(self._prefill),
                 saves=self._saves,
                 restores=self._restores,
                 failures=self._failures,

@@ -18,7 +18,7 @@ from infra.config import Settings
 from infra.errors import EngineLost, StartError
 from infra.gguf_file import file_hash
 from infra.model_setting import HfModel
-from scheduler.contract import GenerationRequest, StoreInfo, WorkerInfo, WorkerState
+from scheduler.contract import GenerationRequest, Rates, StoreInfo, WorkerInfo, WorkerState
 from workers import store_probe
 from workers.caches import Caches
 from workers.llama.client import Deadlines, EngineClient, Generation
@@ -126,6 +126,7 @@ class Serving:
             context_tokens=self.context_tokens,
             prompt_limit_tokens=self.prompt_limit_tokens,
             slots=self.caches.table.snapshot() if self.caches else (),
+            rates=self.caches.meter.rates if self.caches else Rates(),
             store=self.caches.info() if self.caches else StoreInfo(),
             vision=self._vision,
             gpu=self._settings.gpu,

@@ -9,7 +9,16 @@ broker's clock (Redis TIME), never a machine's own.
 """
 
 from scheduler.contract.base import CONTRACT_VERSION, LEVELS, TASK_NAME, Frozen
-from scheduler.contract.cluster import ClusterView, CountReply, SlotInfo, StoreInfo, WorkerInfo, WorkerState, WorkerView
+from scheduler.contract.cluster import (
+    ClusterView,
+    CountReply,
+    Rates,
+    SlotInfo,
+    StoreInfo,
+    WorkerInfo,
+    WorkerState,
+    WorkerView,
+)
 from scheduler.contract.deltas import (
     Delta,
     Failed,
@@ -59,6 +68,7 @@ __all__ = [
     "Kind",
     "Message",
     "PackedRequest",
+    "Rates",
     "SlotInfo",
     "Source",
     "Started",

@@ -2,6 +2,8 @@
 
 from enum import StrEnum
 
+from pydantic import Field
+
 from scheduler.contract.base import CONTRACT_VERSION, Frozen, Version
 from scheduler.contract.job import Kind
 
@@ -38,11 +40,20 @@ class StoreInfo(Frozen):
     bytes_per_token: int = 0
     save_bytes_per_s: int = 0
     restore_bytes_per_s: int = 0
-    prefill_tokens_per_s: int = 0
     saves: int = 0
     restores: int = 0
     failures: int = 0
     used_bytes: int = 0
+
+
+class Rates(Frozen):
+    """How fast an engine is, in tokens a second: one prefill, and one stream that is being generated.
+
+    Measured means that forget; what no answer has shown yet is what a middling card does.
+    """
+
+    prefill_tokens_per_s: float = Field(1000.0, gt=0)
+    decode_tokens_per_s: float = Field(30.0, gt=0)
 
 
 class WorkerInfo(Frozen):
@@ -61,6 +72,7 @@ class WorkerInfo(Frozen):
     context_tokens: int = 0
     prompt_limit_tokens: int = 0
     slots: tuple[SlotInfo, ...] = ()
+    rates: Rates = Rates()
     store: StoreInfo = StoreInfo()
     vision: bool = False
     gpu: str = ""

@@ -49,12 +49,19 @@ class PackedRequest:
 
 
 class JobSpec(Frozen):
-    """A request that the dispatcher is asked to bring to a worker."""
+    """A request that the dispatcher is asked to bring to a worker.
+
+    `prompt_tokens` is an estimate. A weight says how large a share is fair: of the agent among those of its key, and of
+    the key among all.
+    """
 
     id: str
     identity: Identity
     level: int = Field(ge=0, le=9)
     wait_limit_ms: int
+    prompt_tokens: int = Field(0, ge=0)
+    agent_weight: float = Field(1.0, gt=0)
+    key_weight: float = Field(1.0, gt=0)
     request: PackedRequest
 
 

@@ -60,6 +60,8 @@ def test_the_file_is_found_by_its_variable_or_in_the_folder(tmp_path: Path, monk
             {"CORRAL_LEASE_RENEW_S": "5"},
             "CORRAL_LEASE_RENEW_S: `lease_renew_s`: must be at most half of lease_lifetime_s (5)",
         ),
+        ({"CORRAL_AGENT_WEIGHTS": "me"}, "CORRAL_AGENT_WEIGHTS: `agent_weights`: must be of the form name=2,name=0.5"),
+        ({"CORRAL_KEY_WEIGHTS": "me=0"}, "CORRAL_KEY_WEIGHTS: `key_weights`: input should be greater than 0"),
         ({"CORRAL_LEASE_LIFETIME_S": "1"}, "`lease_renew_s`: must be at most half of lease_lifetime_s (1)"),
     ],
 )
@@ -108,6 +110,7 @@ def test_a_wrong_secret_is_never_shown() -> None:
             "drain_s": st.floats(0.001, 1e6),
             "load_bound": st.floats(1, 100),
             "default_level": st.integers(0, 9),
+            "agent_weights": st.dictionaries(part, st.floats(0.01, 1000), max_size=3),
             "worker_name": part,
             "gpu": st.sampled_from(["", "none", "0", "0,1"]),
             "engine_args": st.text(st.characters(codec="utf-8", exclude_characters="\0")),
@@ -120,6 +123,12 @@ def test_a_wrong_secret_is_never_shown() -> None:
 def test_another_process_loads_exactly_the_settings_that_were_handed_on(values: dict[str, object]) -> None:
     settings = Settings(**values)
     assert load(environment(settings)).settings == settings
+
+
+def test_weights_are_read_from_a_text_and_from_a_table(tmp_path: Path) -> None:
+    file = write(tmp_path, "[agent_weights]\nreview = 2\n")
+    assert load({}, file).settings.agent_weights == {"review": 2}
+    assert load({"CORRAL_AGENT_WEIGHTS": "review=2, a=b = 0.5"}).settings.agent_weights == {"review": 2, "a=b": 0.5}
 
 
 def test_changes_go_over_what_is_handed_on() -> None:

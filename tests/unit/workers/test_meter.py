@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduler.contract import Rates
 from scheduler.policy.swap import Speeds
 from workers.meter import BURST_S, LEAST_PREFILL_TOKENS, Meter, WriteBudget
 
@@ -114,3 +115,12 @@ def test_over_any_time_no_more_is_written_than_the_rate_and_one_burst_allow(turn
             budget.spend(size_bytes)
             written += size_bytes
     assert written <= 10.0 * (BURST_S + now[0]) + 1e-6
+
+
+def test_rates_are_a_middling_cards_until_answers_show_better() -> None:
+    meter = Meter()
+    assert meter.rates == Rates()
+    meter.prefilled(2000, 1000)
+    meter.decoded(100, 1000)
+    meter.decoded(1, 1)  # too short to tell
+    assert meter.rates == Rates(prefill_tokens_per_s=2000, decode_tokens_per_s=100)
