@@ -64,6 +64,9 @@ class Job:
     async def count(self, *_: Any) -> Any:
         return await self._say("count", SimpleNamespace(tokens=3, exact=True))
 
+    def seen(self, *_: Any) -> None:
+        """Prompts of doubles teach nothing."""
+
 
 def answer(job: Job, **settings: Any) -> Answer:
     infos = {"w1": (100, 90), "w2": (50, 40)}
