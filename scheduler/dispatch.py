@@ -19,7 +19,8 @@ from scheduler.contract import ClusterView, Delta, Failed, Finished, JobSpec, Ki
 from scheduler.follow import Feed, Follower
 from scheduler.jobs import Jobs
 from scheduler.membership import Membership
-from scheduler.policy import admission, placement
+from scheduler.policy import admission
+from scheduler.policy import bounded as placement
 from scheduler.queue import Tickets
 
 log = structlog.get_logger(__name__)

@@ -19,7 +19,7 @@ from infra.errors import NoWorker, QueueFull
 from infra.redis_client import broker_errors
 from scheduler import scripts
 from scheduler.contract import Delta, JobSpec, Kind, encode_deltas
-from scheduler.policy.placement import Candidate
+from scheduler.policy.bounded import Candidate
 
 ENDED_LIFETIME_MS = 60_000
 API_LIFETIME_MS = 60_000  # renewed each second; as long as a broker may be frozen without harm

@@ -13,7 +13,8 @@ from infra import keys
 from infra.redis_client import broker_errors
 from scheduler.contract import ClusterView, Kind, WorkerView
 from scheduler.jobs import Jobs
-from scheduler.policy import admission, placement
+from scheduler.policy import admission
+from scheduler.policy import bounded as placement
 from scheduler.queue import Tickets
 
 log = structlog.get_logger(__name__)

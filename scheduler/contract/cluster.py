@@ -33,10 +33,13 @@ class SlotInfo(Frozen):
 class StoreInfo(Frozen):
     """A worker's use of saved caches. `off` says why it saves and restores none; empty: it does.
 
+    `place` is the same for workers that share a folder; empty: not known.
+
     Speeds are measured ones, 0 until then; `saves` to `failures` count since the worker began.
     """
 
     off: str = "not probed yet"
+    place: str = ""
     bytes_per_token: int = 0
     save_bytes_per_s: int = 0
     restore_bytes_per_s: int = 0

@@ -1,85 +1,155 @@
-"""Where a conversation's next request goes.
+"""Where a job goes: to the worker that answers it soonest, its home before all others.
 
-Owns: the order of candidates and the load up to which each is taken.
-Never: counts what is happening now; the store checks the load again, atomically, when it takes the place.
+Owns: what a worker costs a job, in ms until its first token; the order of candidates; the choice among them.
+Never: counts what is happening now: the loads are given. `lua/admit.lua` chooses in the same way with fresh ones.
 
-Consistent hashing with bounded loads (Mirrokni, Thorup and Zadimoghaddam, 2016): the first candidate whose load is
-under `bound` times the mean takes the conversation, a free slot before a full worker. Load is the larger of the
-requests and the conversations there, per slot: a conversation that thinks for a minute still needs its slot.
+Cost = expected wait + prefill of what is not cached there + what would be pushed out of the slots there. A home is left
+only for a worker that is cheaper by a margin. A job without one goes to the first worker of its ring that costs about
+as little as any, with bounded loads (Mirrokni, Thorup and Zadimoghaddam, 2016): one that holds more than `bound` times
+its share of the conversations is passed over as long as that costs no more than the margin.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from scheduler.contract import ClusterView, WorkerView
-from scheduler.policy.admission import able
-from scheduler.policy.ring import preference
+from scheduler.policy.fleet import Fleet, Site
+from scheduler.policy.load import Load, expected_wait_ms
 
 NO_LIMIT = -1
 MOST_CANDIDATES = 16
+NEAR_MS = 100.0  # nobody notices such a difference: among workers so close the ring decides
+JUST_USED_MS = 2500  # a lease may be older than the answer that filled the slot
+CERTAIN_FIT = 1.1  # an estimate of a prompt's length may fall short by so much
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The worker that a conversation lives on, and what its last answer left there; `used_ms` on the broker's clock."""
+
+    worker: str
+    tokens: int = 0
+    used_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is known of a job before it is placed. `agent` is the one that fair shares count, its key included.
+
+    `prompt_tokens` is an estimate, `output_tokens` what its answer is expected to have.
+    """
+
+    conversation: str
+    agent: str
+    level: int
+    prompt_tokens: int
+    output_tokens: float
+    home: Home | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A worker that may take the job while its load is below `limit` (NO_LIMIT: whatever it is)."""
+    """A worker that may take the job.
+
+    `limit` is the number of conversations from which on it holds more than its share (NO_LIMIT: never). `prefill_ms` is
+    what is not cached there, `displaced_ms` what a conversation without a slot would push out; `token_ms` the prefill
+    of one token. `new_tokens` and `expected_ms` (service) are what the record says when it is taken.
+    """
 
     worker: str
-    limit: int
     slots: int
+    limit: int = NO_LIMIT
+    is_home: bool = False
+    prefill_ms: float = 0.0
+    displaced_ms: float = 0.0
+    token_ms: float = 1.0
+    new_tokens: int = 0
+    expected_ms: float = 0.0
 
 
-def candidates(view: ClusterView, conversation: str, home: str | None, bound: float) -> tuple[Candidate, ...]:
-    """The order in which to try workers; empty when none is able. `bound` >= 1 is the factor on the mean load."""
-    workers = {worker.info.name: worker for worker in able(view)}
-    if not workers:
-        return ()
-    weights = [(name, float(len(worker.info.slots) or 1)) for name, worker in workers.items()]
-    order = preference(conversation, weights)[:MOST_CANDIDATES]
-    mean = (sum(load(worker) for worker in workers.values()) + 1) / sum(weight for _, weight in weights)
-    ordered = [_bounded(workers[name], bound * mean) for name in order]
-    if home in workers and _bearable(workers[home], workers.values()):
-        return (Candidate(home, NO_LIMIT, _slots(workers[home])), *(c for c in ordered if c.worker != home))
-    return tuple(ordered)
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The candidate chosen, by its index, and what each would cost, in ms."""
+
+    index: int
+    costs: tuple[float, ...]
 
 
-def only(view: ClusterView, worker: str) -> tuple[Candidate, ...]:
-    """That worker and no other, whatever its load; empty when it is not able."""
-    return tuple(Candidate(worker, NO_LIMIT, _slots(found)) for found in able(view) if found.info.name == worker)
+def candidates(fleet: Fleet, known: Known, bound: float) -> tuple[Candidate, ...]:
+    """The workers to choose from, the home first if it is able; empty when none is.
+
+    `bound` >= 1 is the factor on a fair share of the conversations.
+    """
+    fleet = fleet.fitting(math.ceil(known.prompt_tokens * CERTAIN_FIT))
+    names = fleet.ring.preference(known.conversation, MOST_CANDIDATES)
+    home = known.home.worker if known.home and known.home.worker in fleet.sites else None
+    if home is not None:
+        names = [home, *(name for name in names if name != home)][:MOST_CANDIDATES]
+    share = bound * (fleet.homes + 1) / fleet.weight if names else 0.0
+    return tuple(_candidate(fleet, fleet.sites[name], known, share, name == home) for name in names)
 
 
-def choose(view: ClusterView, conversation: str, bound: float) -> str | None:
-    """The worker for a job that has to move, from the snapshot alone; None when none is able."""
-    workers = {worker.info.name: worker for worker in view.workers}
-    able_ones = candidates(view, conversation, None, bound)
-    chosen = min(able_ones, key=lambda c: _rank(workers[c.worker], c), default=None)
-    return chosen.worker if chosen else None
+def only(fleet: Fleet, known: Known, worker: str) -> tuple[Candidate, ...]:
+    """That worker and no other; empty when it is not able."""
+    site = fleet.sites.get(worker)
+    return (_candidate(fleet, site, known, math.inf, False),) if site else ()
 
 
-def _rank(worker: WorkerView, candidate: Candidate) -> tuple[int, float]:
-    """The order of `lua/admit.lua` for a job without a home; among equals the candidates' own order holds."""
-    free = sum(worker.queued) + worker.running < candidate.slots
-    under = load(worker) < candidate.limit
-    if under:
-        return (0 if free else 2), 0.0
-    return (1 if free else 3), load(worker) / candidate.slots
+def choose(
+    found: Sequence[Candidate], loads: Mapping[str, Load], known: Known, margin_ms: float, most_queued: int
+) -> Choice | None:
+    """The candidate that takes the job; None when the line of each holds `most_queued` jobs already.
+
+    The home, unless another is cheaper by more than the margin. Else the first, within NEAR_MS of the cheapest, of
+    those under their limit if one of them is cheap enough, or of all.
+    """
+    costs = tuple(cost_ms(candidate, loads[candidate.worker], known) for candidate in found)
+    open_ = [index for index, c in enumerate(found) if loads[c.worker].queued < most_queued]
+    if not open_:
+        return None
+    enough = min(costs[index] for index in open_) + margin_ms
+    for index in open_:
+        if found[index].is_home and costs[index] <= enough:
+            return Choice(index, costs)
+    under = [i for i in open_ if found[i].limit == NO_LIMIT or loads[found[i].worker].homes < found[i].limit]
+    near = [index for index in under if costs[index] <= enough] or open_
+    least = min(costs[index] for index in near)
+    return Choice(next(index for index in near if costs[index] <= least + NEAR_MS), costs)
 
 
-def load(worker: WorkerView) -> int:
-    return max(sum(worker.queued) + worker.running, worker.homes)
+def cost_ms(candidate: Candidate, load: Load, known: Known) -> float:
+    """Expected ms until the first token there, and what others lose by it."""
+    displaced_ms = 0.0 if candidate.is_home or load.homes < candidate.slots else candidate.displaced_ms
+    return expected_wait_ms(load, candidate.slots, known.level, known.agent) + candidate.prefill_ms + displaced_ms
 
 
-def _bounded(worker: WorkerView, per_slot: float) -> Candidate:
-    return Candidate(worker.info.name, math.ceil(per_slot * _slots(worker)), _slots(worker))
+def _candidate(fleet: Fleet, site: Site, known: Known, share: float, is_home: bool) -> Candidate:
+    cached, restore_ms = _cached(fleet, site, known)
+    new_tokens = max(1, known.prompt_tokens - cached)
+    prefill_ms = new_tokens * site.token_ms + restore_ms
+    return Candidate(
+        worker=site.worker,
+        slots=site.slots,
+        limit=NO_LIMIT if is_home or share == math.inf else math.ceil(share * site.weight),
+        is_home=is_home,
+        prefill_ms=prefill_ms,
+        displaced_ms=site.displaced_ms,
+        token_ms=site.token_ms,
+        new_tokens=new_tokens,
+        expected_ms=prefill_ms + known.output_tokens * site.output_token_ms,
+    )
 
 
-def _bearable(home: WorkerView, workers: Iterable[WorkerView]) -> bool:
-    """A home is left only when a whole round of requests waits there while another worker stands idle."""
-    if sum(home.queued) < _slots(home):
-        return True
-    others = [worker for worker in workers if worker is not home]
-    return not any(sum(worker.queued) + worker.running < _slots(worker) for worker in others)
-
-
-def _slots(worker: WorkerView) -> int:
-    return len(worker.info.slots) or 1
+def _cached(fleet: Fleet, site: Site, known: Known) -> tuple[int, float]:
+    """Tokens of the prompt that need no prefill there, and the ms in which they are restored."""
+    home = known.home
+    if home is None:
+        return 0, 0.0
+    held = fleet.held_at(home.worker, known.conversation)
+    if site.worker == home.worker and (held or fleet.now_ms - home.used_ms < JUST_USED_MS):
+        return home.tokens, 0.0
+    saved = held.saved_tokens if held else home.tokens
+    shared = site.worker == home.worker or fleet.share_a_store(site.worker, home.worker)
+    if not shared or site.restore_token_ms is None or site.restore_token_ms >= site.token_ms:
+        return 0, 0.0
+    return saved, saved * site.restore_token_ms

@@ -31,7 +31,7 @@ from scheduler.contract import (
 )
 from scheduler.jobs import Jobs, Limits
 from scheduler.packing import pack
-from scheduler.policy.placement import NO_LIMIT, Candidate
+from scheduler.policy.bounded import NO_LIMIT, Candidate
 from scheduler.stream import Append
 
 API = "api-of-test"

@@ -8,7 +8,7 @@ from infra import keys
 from infra.errors import NoWorker, QueueFull
 from scheduler.contract import Kind, WorkerState
 from scheduler.jobs import Admission
-from scheduler.policy.placement import Candidate
+from scheduler.policy.bounded import Candidate
 from tests.integration.scheduler.store import API, Store, candidates, spec
 
 pytestmark = pytest.mark.integration

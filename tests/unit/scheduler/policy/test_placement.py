@@ -5,7 +5,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from scheduler.contract import ClusterView, WorkerState
-from scheduler.policy.placement import MOST_CANDIDATES, NO_LIMIT, candidates, choose, load, only
+from scheduler.policy.bounded import MOST_CANDIDATES, NO_LIMIT, candidates, choose, load, only
 from scheduler.policy.ring import preference
 from tests.unit.scheduler.policy.views import bounds, conversations, view, views, worker
 
