@@ -11,15 +11,15 @@ Never: a value, a client, a time to live.
     corral:control:<worker>     stream  cancellations for a worker
     corral:lease:<worker>       string  WorkerInfo, 5 s to live
     corral:workers              zset    every worker seen lately; score = last beat, broker's clock
-    corral:attained:<whom>      hash    service an agent or a key has had lately: ms, and at_ms since when it fades; of an
-                                        agent also left_ms, its last tool call, and gap_ms, its usual way back from one
+    corral:attained:<whom>      hash    service an agent or a key has had lately: ms, and at_ms since when it fades; of
+                                        an agent also left_ms, its last tool call, and gap_ms, its usual time in one
     corral:lengths:<whom>       hash    output tokens of past answers: n, mean and m2 of their logarithms
     corral:settled:<job>:<attempt>  string  its service has been settled
     corral:heads:<worker>       zset    <level>:<key name>:<agent>; score = when such a job was last taken from the line
-    corral:back:<worker>        zset    <level>:<key name>:<agent> in a tool call; score = until when a slot is kept for it
+    corral:back:<worker>        zset    <level>:<key name>:<agent> in a tool call; score = until when a slot is kept
     corral:urgent:<worker>      string  there while requests of the urgent levels come
-    corral:holding:<worker>     string  there while a free slot of the worker is kept: it wants to hear of new jobs; how many
-                                        tickets it holds meanwhile
+    corral:holding:<worker>     string  there while a free slot of the worker is kept: it wants to hear of new jobs; how
+                                        many tickets it holds meanwhile
     corral:homes:<worker>       zset    conversations at home there; score = last use
     corral:home:<conversation>  hash    its worker; tokens and slot of its last answer there; used_ms, broker's clock
     corral:turn:<conversation>  string  its last turn (JSON): fingerprints and sizes of the prompt, no text

@@ -109,7 +109,8 @@ def _kept_ms(pair: Pair, line: Line, rules: Rules) -> float:
             return line.urgent_until_ms - line.now_ms
     running = [agent_name(job.key, job.agent) for job in line.running]
     back = [one for one in line.returning if one.until_ms > line.now_ms]
-    here = {agent_name(one.key, one.agent) for one in (*back, *line.waiting)} | set(running)
+    waiting = [agent_name(job.key, job.agent) for job in line.waiting]
+    here = {*running, *waiting, *(agent_name(one.key, one.agent) for one in back)}
     if running.count(pair.agent) < math.ceil(line.slots / len(here)):
         return 0.0
     # Its share is reached: it leaves a slot for each that would come before it, or beside it, and has none.
