@@ -8,15 +8,15 @@ their mean, over the slots. Inside a level agents take turns: of another agent n
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-LOOKED_AT = 32  # jobs of a line that are looked at; the others are taken to be alike
+LOOKED_AT = 32  # jobs of a line that are looked at; those behind them are taken to be alike
 
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """A queued job that is claimed first, or in turns with the one to be placed."""
+    """A queued job as the one to be placed sees it; `agent` is its name among those of all keys."""
 
     level: int
     agent: str
@@ -25,8 +25,8 @@ class Ahead:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A worker now: the ms that each running answer still takes, the first jobs of its line in their order, how many
-    stand in it, and how many conversations are at home there."""
+    """A worker now: the ms that each running answer still takes, the jobs of its line by level and arrival, how many
+    these are, and how many conversations are at home there."""
 
     running: tuple[float, ...] = ()
     line: tuple[Ahead, ...] = ()
@@ -36,8 +36,9 @@ class Load:
 
 def expected_wait_ms(load: Load, slots: int, level: int, agent: str) -> float:
     """Ms until a slot is free for a job of `agent` that comes now; 0 when one is."""
-    ahead, ahead_ms = _ahead(load.line[:LOOKED_AT], level, agent)
-    scale = max(1.0, load.queued / LOOKED_AT)
+    before = [job for job in load.line if job.level <= level]
+    ahead, ahead_ms = _ahead(before[:LOOKED_AT], level, agent)
+    scale = max(1.0, len(before) / LOOKED_AT)
     count = len(load.running) + ahead * scale
     if count < slots:
         return 0.0
@@ -45,13 +46,18 @@ def expected_wait_ms(load: Load, slots: int, level: int, agent: str) -> float:
     return (count - slots + 1) * mean_ms / slots
 
 
-def _ahead(line: Iterable[Ahead], level: int, agent: str) -> tuple[int, float]:
-    mine = sum(1 for job in line if job.level == level and job.agent == agent)
+def left_ms(expected_ms: float, new_tokens: int, elapsed_ms: float, token_ms: float) -> float:
+    """What a running answer still takes: its prefill goes by; of its output, heavy-tailed as lengths are, nobody knows
+    better after a while than at its start."""
+    prefill_ms = min(new_tokens * token_ms, expected_ms)
+    return expected_ms - prefill_ms + max(0.0, prefill_ms - elapsed_ms)
+
+
+def _ahead(before: Sequence[Ahead], level: int, agent: str) -> tuple[int, float]:
+    mine = sum(1 for job in before if job.level == level and job.agent == agent)
     seen: Counter[str] = Counter()
     count, total_ms = 0, 0.0
-    for job in line:
-        if job.level > level:
-            continue
+    for job in before:
         if job.level == level:
             seen[job.agent] += 1
             if job.agent != agent and seen[job.agent] > mine + 1:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from scheduler.policy.fleet import Fleet, Site
+from scheduler.policy.lengths import UNKNOWN, Length
 from scheduler.policy.load import Load, expected_wait_ms
 
 NO_LIMIT = -1
@@ -34,16 +35,16 @@ class Home:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of a job before it is placed. `agent` is the one that fair shares count, its key included.
+    """What is known of a job before it is placed. `agent` is its name among those of all keys (`claiming.agent_name`).
 
-    `prompt_tokens` is an estimate, `output_tokens` what its answer is expected to have.
+    `prompt_tokens` is an estimate, `length` how many tokens its answer is likely to have.
     """
 
     conversation: str
     agent: str
     level: int
     prompt_tokens: int
-    output_tokens: float
+    length: Length = UNKNOWN
     home: Home | None = None
 
 
@@ -136,7 +137,7 @@ def _candidate(fleet: Fleet, site: Site, known: Known, share: float, is_home: bo
         displaced_ms=site.displaced_ms,
         token_ms=site.token_ms,
         new_tokens=new_tokens,
-        expected_ms=prefill_ms + known.output_tokens * site.output_token_ms,
+        expected_ms=prefill_ms + known.length.mean() * site.output_token_ms,
     )
 
 
