@@ -24,7 +24,11 @@ Hear = Callable[[dict[str, Any]], None]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One request: `first_s` to its first text, `whole_s` to its end; `error` is empty when it went well."""
+    """One request: `first_s` to its first text, `whole_s` to its end; `error` is empty when it went well.
+
+    `status` is 0 when nobody answered. -1 stands for what a header did not tell: `retry_after_s`, how long the request
+    waited (`queue_ms`), and how long it was expected to wait when it came (`eta_ms`).
+    """
 
     first_s: float
     whole_s: float
@@ -34,6 +38,10 @@ class Outcome:
     slot: int = -1
     worker: str = ""
     error: str = ""
+    status: int = 0
+    retry_after_s: int = -1
+    queue_ms: int = -1
+    eta_ms: int = -1
 
     @property
     def fine(self) -> bool:
@@ -62,8 +70,7 @@ class Target:
         error = ""
         try:
             async with self._http.stream("POST", self._path, content=body, headers=headers) as response:
-                seen.slot = int(response.headers.get("x-corral-slot", -1))
-                seen.worker = response.headers.get("x-corral-worker", "")
+                seen.head(response)
                 if response.status_code != httpx.codes.OK:
                     error = f"status {response.status_code}: {(await response.aread())[:200].decode(errors='replace')}"
                 async for line in response.aiter_lines():
@@ -86,6 +93,10 @@ class Target:
             slot=seen.slot,
             worker=seen.worker,
             error=error,
+            status=seen.status,
+            retry_after_s=seen.retry_after_s,
+            queue_ms=seen.queue_ms,
+            eta_ms=seen.eta_ms,
         )
 
     @asynccontextmanager
@@ -104,8 +115,18 @@ class _Seen:
     def __init__(self) -> None:
         self.first_s = 0.0
         self.prompt_tokens = self.cached_tokens = self.output_tokens = 0
-        self.slot = -1
+        self.slot = self.retry_after_s = self.queue_ms = self.eta_ms = -1
+        self.status = 0
         self.worker = self.error = ""
+
+    def head(self, response: httpx.Response) -> None:
+        told = response.headers
+        self.status = response.status_code
+        self.slot = int(told.get("x-corral-slot", -1))
+        self.worker = told.get("x-corral-worker", "")
+        self.retry_after_s = int(told.get("retry-after", -1))
+        self.queue_ms = int(told.get("x-corral-queue-ms", -1))
+        self.eta_ms = int(told.get("x-corral-eta-ms", -1))
 
     def chunk(self, chunk: dict[str, Any]) -> None:
         if not self.first_s and _holds_text(chunk):
