@@ -6,21 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.policy.waiting import SCENARIOS, Service, remaining_ms, starts_ms
+from scheduler.policy.lengths import Length
+from scheduler.policy.waiting import SCENARIOS, Demand, remaining_ms, starts_ms
 
 pytestmark = pytest.mark.unit
 
 amounts = st.floats(0, 1e6)
-services = st.builds(
-    Service,
+demands = st.builds(
+    Demand,
     job=st.text(max_size=8),
     prefill_ms=amounts,
     token_ms=st.floats(0.01, 1000),
-    mu=st.floats(0, 10),
-    sigma=st.floats(0, 3),
+    length=st.builds(Length, mu=st.floats(0, 10), sigma=st.floats(0.05, 3)),
     elapsed_ms=st.floats(0, 1e9),
 )
-lines = st.lists(services.map(remaining_ms), max_size=12)
+lines = st.lists(demands.map(remaining_ms), max_size=12)
 slots = st.integers(1, 8)
 
 
@@ -28,24 +28,24 @@ def same_ms(milliseconds: float) -> tuple[float, ...]:
     return (milliseconds,) * SCENARIOS
 
 
-def answer(job: str, *, sigma: float = 1.0, elapsed_ms: float = 0.0, prefill_ms: float = 500.0) -> Service:
-    return Service(job, prefill_ms, token_ms=33.0, mu=math.log(200), sigma=sigma, elapsed_ms=elapsed_ms)
+def answer(job: str, *, sigma: float = 1.0, elapsed_ms: float = 0.0, prefill_ms: float = 500.0) -> Demand:
+    return Demand(job, prefill_ms, token_ms=33.0, length=Length(math.log(200), sigma), elapsed_ms=elapsed_ms)
 
 
 # --- what is left -------------------------------------------------------------------------------------------------
 
 
-@given(services)
-def test_what_is_left_of_a_job_is_never_negative(service: Service) -> None:
-    left = remaining_ms(service)
+@given(demands)
+def test_what_is_left_of_a_job_is_never_negative(demand: Demand) -> None:
+    left = remaining_ms(demand)
     assert len(left) == SCENARIOS
     assert all(0 <= time < math.inf for time in left)
 
 
-@given(st.floats(0, 2), st.text(max_size=8))
+@given(st.floats(0.05, 2), st.text(max_size=8))
 def test_what_is_left_at_the_start_is_the_expected_service(sigma: float, job: str) -> None:
     left = remaining_ms(answer(job, sigma=sigma))
-    expected_ms = 500 + 33 * 200 * math.exp(max(sigma, 0.05) ** 2 / 2)
+    expected_ms = 500 + 33 * 200 * math.exp(sigma**2 / 2)
     assert sum(left) / SCENARIOS == pytest.approx(expected_ms, rel=0.02)
 
 
@@ -69,7 +69,7 @@ def test_an_empty_line_starts_now(count: int) -> None:
     assert starts_ms(count, [], []) == [0.0]
 
 
-@given(st.lists(services.map(remaining_ms), min_size=1, max_size=8))
+@given(st.lists(demands.map(remaining_ms), min_size=1, max_size=8))
 def test_a_free_slot_means_now_whatever_runs(running: list[tuple[float, ...]]) -> None:
     assert starts_ms(len(running) + 1, running, []) == [0.0]
 
@@ -86,7 +86,7 @@ def test_more_slots_are_never_later(
     assert all(later <= sooner * (1 + 1e-9) for later, sooner in zip(more, fewer, strict=True))
 
 
-@given(slots, lines, lines, services.map(remaining_ms), st.integers(0, 12))
+@given(slots, lines, lines, demands.map(remaining_ms), st.integers(0, 12))
 def test_more_work_ahead_is_never_sooner(
     count: int,
     running: list[tuple[float, ...]],
