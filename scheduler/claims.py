@@ -1,9 +1,11 @@
 """Claiming jobs and holding them, from the worker's side.
 
-Owns: taking the best job of this worker's line, the lease that keeps worker and jobs alive, and cancellations.
-Never: an engine, a slot, a delta.
+Owns: taking the best job of this worker's line, settling what its answer used, the lease that keeps worker and jobs
+alive, and cancellations.
+Never: an engine, a slot, a delta; the order of a line (`policy.claiming`, `lua/claim.lua`).
 """
 
+import math
 import uuid
 from collections.abc import Sequence
 from time import monotonic
@@ -16,59 +18,91 @@ from infra import keys
 from infra.redis_client import BLOCK_MS, broker_errors
 from scheduler import scripts
 from scheduler.contract import ClaimedJob, Kind, WorkerInfo
+from scheduler.policy.claiming import MOST_URGENT_LEVEL, Rules, agent_name, pair_name
+from scheduler.policy.eviction import LEARNT
+from scheduler.policy.lengths import MOST_SAMPLES
 
 log = structlog.get_logger(__name__)
 RUNNING_LIFETIME_MS = 120_000  # renewed with each beat; long enough to outlive a frozen broker
-SIBLINGS_LOOKED_AT = 64
+LONGEST_HOLD_MS = 5000  # a kept slot's worker looks again after so long, should the word of a new job be lost
+REMEMBERED_MS = 3_600_000  # of what a line remembers at least; longer than any job waits
+FADED_HALF_LIVES = 10  # after these nothing of a service is left that would matter
+LENGTHS_MS = 7 * 86_400_000
+SETTLED_MS = 60_000  # longer than a command with its retry takes
 UNHELD_S = 10.0  # longer than a command with its retry takes
 RETURNED_LIFETIME_MS = 60_000  # after its wait limit, as a job that was never claimed
+
+
+DEFAULT_RULES = Rules()
+
+
+class SlotKept(Exception):
+    """Jobs wait but the free slot is kept for others, for `held_ms` at most; a new job is told on `cancellations`."""
+
+    def __init__(self, held_ms: int) -> None:
+        super().__init__(f"the slot is kept for {held_ms} ms")
+        self.held_ms = held_ms
 
 
 class Claims:
     """This worker's hold on its line. All methods raise BrokerDown when Redis does not answer."""
 
-    def __init__(self, redis: Redis, reader: Redis, worker: str, incarnation: str) -> None:
+    def __init__(
+        self, redis: Redis, reader: Redis, worker: str, incarnation: str, rules: Rules = DEFAULT_RULES
+    ) -> None:
         """`reader` serves blocking reads; its socket timeout must exceed BLOCK_MS."""
         self._redis = redis
         self._reader = reader
         self._worker = worker
         self._incarnation = incarnation
+        self._rules = rules
+        self._remembered_ms = math.ceil(max(REMEMBERED_MS, FADED_HALF_LIVES * rules.half_life_ms))
         self._claim = redis.register_script(scripts.text("claim"))
         self._beat = redis.register_script(scripts.text("beat"))
+        self._settle = redis.register_script(scripts.text("settle"))
         self._unclaim = redis.register_script(scripts.text("unclaim"))
         self._leave = redis.register_script(scripts.text("leave"))
+        self._return_rules = [keys.LEVEL_WEIGHT, RETURNED_LIFETIME_MS, keys.attained(""), rules.half_life_ms]
         self._seen = "$"
         self._unheld: dict[str, float] = {}
 
-    def claim(self) -> ClaimedJob | None:
+    def claim(self, slots: int = 1, tickets: int = 1) -> ClaimedJob | None:
         """The best job of the line, now running here; None when the line is empty.
 
+        Of the worker's `slots` one must be free; `tickets` are held back by it, this one included. Raises SlotKept.
         redis-py may send the command twice, and both copies may be carried out: the token makes them one claim.
         """
-        names = [keys.line(self._worker), keys.running(self._worker)]
-        arguments: list[str | int] = [
-            self._worker,
-            self._incarnation,
-            keys.LEVEL_WEIGHT,
-            RUNNING_LIFETIME_MS,
-            keys.job(""),
-        ]
+        names = [f(self._worker) for f in (keys.line, keys.running, keys.heads, keys.back, keys.urgent, keys.holding)]
+        rules = self._rules
+        arguments: list[str | int | float] = [
+            self._worker, self._incarnation, RUNNING_LIFETIME_MS, keys.job(""), keys.wake(""), keys.attained(""),
+            uuid.uuid4().hex, slots, tickets, rules.ageing_ms, rules.half_life_ms, rules.urgent_share,
+            MOST_URGENT_LEVEL, LONGEST_HOLD_MS, self._remembered_ms, LEARNT,
+        ]  # fmt: skip
         with broker_errors():
-            found: Any = self._claim(names, [*arguments, SIBLINGS_LOOKED_AT, keys.wake(""), uuid.uuid4().hex])
+            found: Any = self._claim(names, arguments)
         if found is None:
             return None
-        job_id, attempt, level, agent, conversation, kind, queue_ms, reserve, body = found
-        return ClaimedJob(
-            id=job_id.decode(),
-            attempt=attempt,
-            level=level,
-            agent=agent.decode(),
-            conversation=conversation.decode(),
-            kind=Kind(kind.decode()),
-            queue_ms=queue_ms,
-            may_use_reserve=bool(reserve),
-            body=body,
-        )
+        if len(found) == 1:
+            raise SlotKept(found[0])
+        return _claimed(found)
+
+    def settle(self, job: ClaimedJob, used_ms: float, output_tokens: int | None, *, in_tool_call: bool) -> None:
+        """Charge `job`'s agent and key what was used in place of what was expected, once, however often it is said.
+
+        `output_tokens` is None when the answer did not finish: nothing is learnt from its length. An agent
+        `in_tool_call` is about to come back.
+        """
+        agent, rules = agent_name(job.key, job.agent), self._rules
+        names = [keys.settled(job.id, job.attempt), keys.attained(f"agent:{agent}"), keys.attained(f"key:{job.key}")]
+        names += [keys.lengths(f"{job.kind.value}:{job.agent}"), keys.lengths("all"), keys.back(self._worker)]
+        arguments: list[str | int | float] = [
+            used_ms, job.expected_ms, job.claimed_ms, rules.half_life_ms, self._remembered_ms,
+            "" if output_tokens is None else math.log(max(1, output_tokens)), MOST_SAMPLES, LENGTHS_MS,
+            pair_name(job.level, job.key, job.agent) if in_tool_call else "", rules.return_hold_ms, SETTLED_MS,
+        ]  # fmt: skip
+        with broker_errors():
+            self._settle(names, arguments)
 
     def beat(self, info: WorkerInfo, lifetime_ms: int, running: Sequence[str]) -> dict[str, str] | None:
         """Renew lease and running jobs. Returns job -> state of each, or None if another process has our name.
@@ -101,7 +135,7 @@ class Claims:
                 continue
             names = [keys.job(job_id), keys.stream(job_id), keys.line(self._worker), keys.running(self._worker)]
             with broker_errors():
-                back = self._unclaim(names, [job_id, self._incarnation, keys.LEVEL_WEIGHT, RETURNED_LIFETIME_MS])
+                back = self._unclaim(names, [job_id, self._incarnation, *self._return_rules])
             log.warning("job_claimed_by_nobody", job=job_id, worker=self._worker, waits_again=bool(back))
 
     def leave(self) -> None:
@@ -113,7 +147,10 @@ class Claims:
             self._leave([keys.lease(self._worker)], [self._incarnation])
 
     def cancellations(self) -> list[str]:
-        """Jobs to stop, as they are cancelled; waits up to BLOCK_MS. From the first call on none is missed."""
+        """Jobs to stop, as they are cancelled, and "" for one that came while a slot was kept; waits up to BLOCK_MS.
+
+        From the first call on none is missed.
+        """
         name = keys.control(self._worker)
         with broker_errors():
             if self._seen == "$":
@@ -124,3 +161,21 @@ class Claims:
         if entries:
             self._seen = entries[-1][0].decode()
         return [fields[b"job"].decode() for _, fields in entries]
+
+
+def _claimed(found: list[Any]) -> ClaimedJob:
+    job_id, attempt, level, agent, conversation, kind, queue_ms, reserve, body, key, expected_ms, claimed_ms = found
+    return ClaimedJob(
+        id=job_id.decode(),
+        attempt=attempt,
+        level=level,
+        agent=agent.decode(),
+        conversation=conversation.decode(),
+        kind=Kind(kind.decode()),
+        queue_ms=queue_ms,
+        may_use_reserve=bool(reserve),
+        body=body,
+        key=key.decode(),
+        expected_ms=float(expected_ms),
+        claimed_ms=claimed_ms,
+    )

@@ -67,7 +67,10 @@ class JobSpec(Frozen):
 
 @dataclass(frozen=True, slots=True)
 class ClaimedJob:
-    """A job that a worker now owns for one attempt. `body` is the packed GenerationRequest."""
+    """A job that a worker now owns for one attempt. `body` is the packed GenerationRequest.
+
+    `expected_ms` of service were charged to its agent and key at `claimed_ms`, broker's clock.
+    """
 
     id: str
     attempt: int
@@ -78,3 +81,6 @@ class ClaimedJob:
     queue_ms: int
     may_use_reserve: bool
     body: bytes
+    key: str = ""
+    expected_ms: float = 0.0
+    claimed_ms: int = 0
