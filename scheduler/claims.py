@@ -62,7 +62,12 @@ class Claims:
         self._settle = redis.register_script(scripts.text("settle"))
         self._unclaim = redis.register_script(scripts.text("unclaim"))
         self._leave = redis.register_script(scripts.text("leave"))
-        self._return_rules = [keys.LEVEL_WEIGHT, RETURNED_LIFETIME_MS, keys.attained(""), rules.half_life_ms]
+        self._return_rules: list[str | int | float] = [
+            keys.LEVEL_WEIGHT,
+            RETURNED_LIFETIME_MS,
+            keys.attained(""),
+            rules.half_life_ms,
+        ]
         self._seen = "$"
         self._unheld: dict[str, float] = {}
 

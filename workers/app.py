@@ -26,6 +26,7 @@ from infra.redis_client import READ_TIMEOUT_S, sync_client
 from scheduler.answering import CountRequests
 from scheduler.claims import Claims
 from scheduler.contract import TASK_NAME
+from scheduler.policy.claiming import Rules
 from scheduler.stream import Append, Flusher
 from workers import pool
 from workers.counting import count_forever
@@ -50,11 +51,11 @@ def serve(settings: Settings) -> None:
     serving = _serving(settings)
     running = Running()
     incarnation = new_incarnation()
-    claims = Claims(redis, reader, settings.worker_name, incarnation)
+    claims = Claims(redis, reader, settings.worker_name, incarnation, _rules(settings))
     heartbeat = Heartbeat(claims, serving, running, incarnation, settings.lease_renew_s, settings.lease_lifetime_s)
     with ExitStack() as house:
         house.enter_context(heartbeat)
-        house.enter_context(_engine(serving, heartbeat, settings.engine_start_timeout_s))
+        house.enter_context(_engine(serving, heartbeat, running, settings.engine_start_timeout_s))
         flusher = house.enter_context(Flusher(settings.delta_batch_ms))
         counts = CountRequests(redis, reader, serving.model_name)
         counting = partial(count_forever, counts, serving)
@@ -74,12 +75,27 @@ def _serving(settings: Settings) -> Serving:
     return Serving(sizing.resolved(settings, path), engine, path, profile)
 
 
+def _rules(settings: Settings) -> Rules:
+    return Rules(
+        ageing_ms=settings.ageing_s * 1000,
+        half_life_ms=settings.fair_half_life_s * 1000,
+        urgent_share=settings.urgent_share,
+        return_hold_ms=settings.return_hold_s * 1000,
+    )
+
+
 @contextmanager
-def _engine(serving: Serving, heartbeat: Heartbeat, start_timeout_s: float) -> Iterator[None]:
+def _engine(serving: Serving, heartbeat: Heartbeat, running: Running, start_timeout_s: float) -> Iterator[None]:
     """The engine runs inside the block. Raises StartError when it cannot start, or is over before the block is left:
     a worker without one must not stay as if it were loading."""
     serving.on_engine_gone = _end_this_process
-    serving.on_change = lambda: (heartbeat.soon(), pool.wake())  # type: ignore[assignment,func-returns-value]
+
+    def on_change() -> None:
+        heartbeat.soon()
+        pool.wake()
+        running.change()
+
+    serving.on_change = on_change
     serving.engine.start()
     try:
         serving.engine.wait_ready(start_timeout_s)

@@ -24,6 +24,7 @@ def drain_when_told(
 
     def wait() -> None:
         serving.draining.wait()
+        running.change()
         announce()
         log.info("draining", worker=serving.name, running=len(running.jobs()), limit_s=drain_s)
         running.wait_idle(drain_s)

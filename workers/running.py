@@ -1,7 +1,7 @@
-"""The answers being generated now, and how to stop one.
+"""The answers being generated now, how to stop one, and what tickets wait for whose slot is kept.
 
-Owns: job -> its generation, and the thread that hears cancellations.
-Never: decides to cancel.
+Owns: job -> its generation, the tickets in work, and the thread that hears cancellations and of new jobs.
+Never: decides to cancel, or for whom a slot is kept.
 """
 
 import threading
@@ -32,7 +32,8 @@ class Running:
         self._jobs: dict[str, Stoppable | None] = {}
         self._cancelled: set[str] = set()
         self._tasks = 0
-        self._idle = threading.Condition(self._lock)
+        self._changes = 0
+        self._changed = threading.Condition(self._lock)
         self._stopped = False
 
     @contextmanager
@@ -45,7 +46,8 @@ class Running:
         finally:
             with self._lock:
                 self._tasks -= 1
-                self._idle.notify_all()
+                self._changes += 1
+                self._changed.notify_all()
 
     @contextmanager
     def job(self, job_id: str) -> Iterator[None]:
@@ -65,7 +67,7 @@ class Running:
             with self._lock:
                 self._jobs.pop(job_id, None)
                 self._cancelled.discard(job_id)
-                self._idle.notify_all()
+                self._changed.notify_all()
 
     def attach(self, job_id: str, generation: Stoppable) -> None:
         """From now on cancelling the job stops `generation`; at once if it was cancelled already."""
@@ -99,15 +101,44 @@ class Running:
     def wait_idle(self, timeout_s: float) -> bool:
         """Wait until nothing runs and no ticket is in work; False when that is not so after `timeout_s`."""
         with self._lock:
-            return self._idle.wait_for(lambda: not self._jobs and not self._tasks, timeout_s)
+            return self._changed.wait_for(lambda: not self._jobs and not self._tasks, timeout_s)
+
+    @property
+    def tickets(self) -> int:
+        """Tickets in work that have no job yet."""
+        with self._lock:
+            return self._tasks - len(self._jobs)
+
+    @property
+    def changes(self) -> int:
+        """Grows with all that may give a waiting ticket its job: `wait_change` takes it from before one has asked."""
+        with self._lock:
+            return self._changes
+
+    def change(self) -> None:
+        """A job came, or the worker is no longer what it was: tickets that wait look again."""
+        with self._lock:
+            self._changes += 1
+            self._changed.notify_all()
+
+    def wait_change(self, seen: int, timeout_s: float) -> None:
+        """Wait until `changes` is no longer `seen`, for `timeout_s` at most; a ticket's end is a change, too."""
+        with self._lock:
+            self._changed.wait_for(lambda: self._changes != seen, timeout_s)
 
 
 def hear_cancellations(claims: Claims, running: Running, stopping: threading.Event) -> None:
-    """Cancel jobs as their clients leave, until `stopping`. A broken connection is tried again."""
+    """Cancel jobs as their clients leave, and wake tickets as jobs come, until `stopping`.
+
+    A broken connection is tried again.
+    """
     while not stopping.is_set():
         try:
             for job_id in claims.cancellations():
-                running.cancel(job_id)
+                if job_id:
+                    running.cancel(job_id)
+                else:
+                    running.change()
         except BrokerDown as error:
             log.warning("cancellations_wait", reason=error.message)
             stopping.wait(RETRY_S)

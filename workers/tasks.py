@@ -13,8 +13,8 @@ import structlog
 
 from infra.errors import Cancelled, CorralError, EngineLost, EngineRefused, Fenced, NoRoomForOutput, PromptTooLong
 from infra.observability import stages
-from scheduler.claims import Claims
-from scheduler.contract import ClaimedJob, Delta, Finished, GenerationRequest, Started
+from scheduler.claims import Claims, SlotKept
+from scheduler.contract import ClaimedJob, Delta, Finished, GenerationRequest, Rates, Started
 from scheduler.packing import unpack
 from scheduler.policy.chain import chain
 from scheduler.stream import Append, Flusher, Writer
@@ -23,6 +23,7 @@ from workers.caches import Caches
 from workers.llama.client import End, Event, Generation, Prompt
 from workers.running import Running
 from workers.serving import Serving
+from workers.settling import Used, settled
 from workers.slots import Slot, Want
 
 log = structlog.get_logger(__name__)
@@ -48,18 +49,14 @@ class Work:
     def _generate(self, job_id: str) -> None:
         stages.begin()
         stages.mark("picked_up")
-        if not self._serving.usable_slots():
-            return  # the engine went away after the ticket was taken; `recovery` replaces it once it is back
-        job = self._claims.claim()
+        job = self._next_job()
         if job is None:
             return
         stages.mark("claimed")
         bound = log.bind(job=job.id, attempt=job.attempt, ticket=job_id)
         try:
             with Writer(self._append, self._flusher, job) as answer, self._running.job(job.id):
-                request = unpack(job.body)
-                stages.mark("unpacked")
-                self._answer(job, request, answer)
+                self._answer(job, answer)
         except (Cancelled, Fenced):
             bound.info("job_stopped")
         except Exception as error:
@@ -69,21 +66,46 @@ class Work:
         finally:
             stages.end(job.id)
 
-    def _answer(self, job: ClaimedJob, request: GenerationRequest, answer: Writer) -> None:
+    def _next_job(self) -> ClaimedJob | None:
+        """The best job of the line; as long as a slot is kept from those that wait there, the ticket waits, too.
+
+        None when there is none, or when the worker takes no tickets any more: the engine went away after this one was
+        taken, and `recovery` replaces it once it is back, or the worker is being stopped.
+        """
+        while slots := self._serving.usable_slots():
+            seen = self._running.changes
+            try:
+                return self._claims.claim(slots, self._running.tickets)
+            except SlotKept as kept:
+                self._running.wait_change(seen, kept.held_ms / 1000)
+        return None
+
+    def _answer(self, job: ClaimedJob, answer: Writer) -> None:
+        with settled(self._claims, job, self._rates) as used:
+            last = self._generated(job, answer, used)
+        # Only now: whoever hears of the end may ask again at once, and must find the conversation's slot free and its
+        # agent's account settled.
+        answer.write(last)
+
+    def _generated(self, job: ClaimedJob, answer: Writer, used: Used) -> Finished:
+        """Everything but the end, which is returned."""
+        request = unpack(job.body)
+        stages.mark("unpacked")
         serving, caches = self._serving, self._ready_caches()
-        prompt = chain(request)
-        want = Want(job.conversation, job.agent, job.kind, prompt)
+        want = Want(job.conversation, job.agent, job.kind, chain(request))
         with caches.table.hold(want, partial(caches.patience_s, want)) as slot:
             found = prepare(caches, serving, self._running, job, request, slot, want)
-            turn = _Turn(job, request, slot, want, caches, found)
+            turn = _Turn(job, request, slot, want, caches, found, used)
             with serving.generation(request, slot.number) as generation:
                 self._running.attach(job.id, generation)
                 stages.mark("rendered")
                 last = self._relay(turn, generation, answer)
         if last is None:
             raise EngineLost("the engine ended the answer without a reason")
-        # Only now: whoever hears of the end may ask again at once, and must find the conversation's slot free.
-        answer.write(last)
+        return last
+
+    def _rates(self) -> Rates:
+        return self._serving.caches.meter.rates if self._serving.caches else Rates()
 
     def _ready_caches(self) -> Caches:
         if self._serving.caches is None:
@@ -108,13 +130,16 @@ class Work:
         """What the client's side is told of an engine's event; the slot's books are kept on the way."""
         if isinstance(event, Prompt):
             stages.mark("prompt")
+            turn.used.prompt(event.total_tokens - turn.found.cached_tokens(event.cached_tokens))
             turn.caches.prompt(turn.slot, turn.want, event)  # the engine has begun with it, even if it is refused now
             self._check_fits(turn.job, turn.request, event)
             return self._started(turn, event)
         if isinstance(event, End):
             turn.caches.ended(turn.slot, event)
+            turn.used.ended(event)
             return self._finished(turn, event)
         stages.mark("token")
+        turn.used.token()
         turn.caches.generating(turn.slot)
         return event
 
@@ -168,6 +193,7 @@ class _Turn:
     want: Want
     caches: Caches
     found: Found
+    used: Used
 
 
 def _reason(error: Exception) -> str:

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 import structlog
 
-from infra.errors import EngineLost, EngineRefused
-from scheduler.claims import Claims
+from infra.errors import BrokerDown, EngineLost, EngineRefused
+from scheduler.claims import Claims, SlotKept
 from scheduler.contract import (
     ClaimedJob,
     Delta,
@@ -49,17 +49,32 @@ END = End(
 
 
 class Lines:
-    """A line of jobs; counts the claims."""
+    """A line of jobs, and the books in which their answers are settled; counts the claims.
 
-    def __init__(self, *bodies: bytes, reserve: bool = False) -> None:
-        self.jobs = [
-            ClaimedJob(f"job-{n}", 1, 5, "me", "c", Kind.MAIN, 7, reserve, body) for n, body in enumerate(bodies)
-        ]
+    `held` says what the first claims meet: a slot kept for so long.
+    """
+
+    def __init__(
+        self, *bodies: bytes, reserve: bool = False, kind: Kind = Kind.MAIN, held_ms: tuple[int, ...] = ()
+    ) -> None:
+        self.jobs = [ClaimedJob(f"job-{n}", 1, 5, "me", "c", kind, 7, reserve, body) for n, body in enumerate(bodies)]
         self.claims = 0
+        self.held_ms = list(held_ms)
+        self.asked: list[tuple[int, int]] = []
+        self.settled: list[tuple[str, float, int | None, bool]] = []
+        self.broken = False
 
-    def claim(self) -> ClaimedJob | None:
+    def claim(self, slots: int, tickets: int) -> ClaimedJob | None:
         self.claims += 1
+        self.asked.append((slots, tickets))
+        if self.held_ms:
+            raise SlotKept(self.held_ms.pop(0))
         return self.jobs.pop(0) if self.jobs else None
+
+    def settle(self, job: ClaimedJob, used_ms: float, output_tokens: int | None, *, in_tool_call: bool) -> None:
+        if self.broken:
+            raise BrokerDown("away", retry_after_s=5)
+        self.settled.append((job.id, used_ms, output_tokens, in_tool_call))
 
 
 class Pen(Append):
@@ -239,9 +254,9 @@ def test_a_ticket_counts_as_work_from_before_its_claim() -> None:
     running, seen = Running(), list[bool]()
 
     class Watching(Lines):
-        def claim(self) -> ClaimedJob | None:
+        def claim(self, slots: int, tickets: int) -> ClaimedJob | None:
             seen.append(running.wait_idle(0))
-            return super().claim()
+            return super().claim(slots, tickets)
 
     with Flusher(1) as flusher:
         work = Work(cast(Claims, Watching()), Pen(), flusher, running, cast(Serving, cast(Any, Engine())))
