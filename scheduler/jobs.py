@@ -9,38 +9,19 @@ Never: claims or runs a job (`claims`), decides where it goes (`policy`), publis
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from redis.asyncio import Redis
 
 from infra import keys
-from infra.errors import NoWorker, QueueFull
 from infra.redis_client import broker_errors
-from scheduler import scripts
-from scheduler.contract import Delta, JobSpec, Kind, encode_deltas
-from scheduler.policy.bounded import Candidate
+from scheduler import admitting, scripts
+from scheduler.admitting import API_LIFETIME_MS, ENDED_LIFETIME_MS, URGENT_MS, Admission, Limits
+from scheduler.contract import Delta, JobSpec, encode_deltas
+from scheduler.policy.claiming import MOST_URGENT_LEVEL
+from scheduler.policy.placement import Candidate, Known
 
-ENDED_LIFETIME_MS = 60_000
-API_LIFETIME_MS = 60_000  # renewed each second; as long as a broker may be frozen without harm
-NO_HOME_MS = 0  # a warm-up is nobody's conversation
-HOMES_COUNT_MS = 300_000  # a conversation unused for five minutes no longer counts as load
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Bounds of the line: jobs it may hold, and how long homes and waiting records live."""
-
-    queue: int
-    home_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class Admission:
-    """Where a job was placed, and whether its prompt may use the window's reserve."""
-
-    worker: str
-    may_use_reserve: bool
+__all__ = ["API_LIFETIME_MS", "ENDED_LIFETIME_MS", "Admission", "Jobs", "Limits"]
 
 
 class Jobs:
@@ -60,44 +41,34 @@ class Jobs:
         """How many jobs a line may hold."""
         return self._limits.queue
 
-    async def home(self, conversation: str) -> str | None:
-        """The worker that a conversation lives on, if it is remembered."""
-        with broker_errors():
-            found: Any = await self._redis.hget(keys.home(conversation), "worker")
-        return str(found.decode()) if found else None
+    @property
+    def move_margin_ms(self) -> int:
+        """How much sooner an answer must be for a conversation to leave its home."""
+        return self._limits.move_margin_ms
 
-    async def admit(self, spec: JobSpec, candidates: Sequence[Candidate], retry_after_s: int) -> Admission:
-        """Put the job into the line of the first candidate with room.
+    async def known(self, spec: JobSpec) -> Known:
+        """What is remembered of the job's conversation and of answers like its own; one round trip."""
+        who = spec.identity
+        pipeline = self._redis.pipeline(transaction=False)
+        pipeline.hmget(keys.home(who.conversation), "worker", "tokens", "used_ms")
+        for whom in (f"{who.kind}:{who.agent}", "all"):
+            pipeline.hmget(keys.lengths(whom), "n", "mean", "m2")
+        with broker_errors():
+            home, own, everyone = await pipeline.execute()
+        return admitting.known_of(spec, home, own, everyone)
+
+    async def admit(
+        self, spec: JobSpec, candidates: Sequence[Candidate], retry_after_s: int, known: Known | None = None
+    ) -> Admission:
+        """Put the job into the line of the candidate that answers it soonest; `known` is what they were made from.
 
         Raises QueueFull (with `retry_after_s`) when every line is full, NoWorker when no candidate is alive.
         """
+        known = known or admitting.unknown(spec)
+        names, arguments = admitting.step(spec, self._api, self._limits, known, candidates)
         with broker_errors():
-            answer: Any = await self._admit(*self._admission(spec, candidates))
-        index = int(answer[0])
-        if index > 0:
-            return Admission(candidates[index - 1].worker, may_use_reserve=bool(answer[1]))
-        if index == 0:
-            raise QueueFull("all workers are busy and their queues are full", retry_after_s=retry_after_s)
-        raise NoWorker("no worker is alive; start one with `corral worker`", retry_after_s=retry_after_s)
-
-    def _admission(self, spec: JobSpec, candidates: Sequence[Candidate]) -> tuple[list[str], list[str | int | bytes]]:
-        who = spec.identity
-        fields: list[str | int | bytes] = [
-            "api", self._api, "agent", who.agent,
-            "conversation", who.conversation, "kind", who.kind.value, "model", spec.request.model,
-            "body", spec.request.body,
-        ]  # fmt: skip
-        names = [keys.job(spec.id), keys.ARRIVALS, keys.wake(self._api), keys.home(who.conversation)]
-        names.append(keys.overflow(who.key_name, who.session or spec.id))
-        home_ms = NO_HOME_MS if who.kind is Kind.WARM else self._limits.home_ms
-        arguments: list[str | int | bytes] = [
-            spec.id, spec.level, spec.wait_limit_ms, spec.wait_limit_ms + ENDED_LIFETIME_MS, self._limits.queue,
-            home_ms, who.conversation, keys.LEVEL_WEIGHT, HOMES_COUNT_MS, len(fields) // 2, API_LIFETIME_MS, *fields,
-        ]  # fmt: skip
-        for candidate in candidates:
-            names += [f(candidate.worker) for f in (keys.line, keys.running, keys.lease, keys.homes)]
-            arguments += [candidate.worker, candidate.limit, candidate.slots]
-        return names, arguments
+            answer: Any = await self._admit(names, arguments)
+        return admitting.outcome(answer, candidates, known, retry_after_s)
 
     async def announce(self) -> None:
         """Say that this API process lives; the jobs of one that is silent for API_LIFETIME_MS are given up."""
@@ -120,12 +91,19 @@ class Jobs:
             worker = answer[1].decode()
         return "over"
 
-    async def move(self, job_id: str, old: str, new: str, level: int, conversation: str) -> bool:
-        """Move a queued job to another line; False when it was no longer queued there or the other line is full."""
-        names = [keys.job(job_id), keys.line(old), keys.line(new), keys.level_list(old, level)]
-        names += [keys.home(conversation), keys.homes(old), keys.homes(new)]
+    async def move(
+        self, job_id: str, old: str, new: Candidate, level: int, conversation: str, *, for_balance: bool = False
+    ) -> bool:
+        """Move a queued job to another line; False when it was no longer queued there or the other line is full, or it
+        was moved for balance once before and is to be again."""
+        names = [keys.job(job_id), keys.line(old), keys.line(new.worker), keys.level_list(old, level)]
+        names += [keys.home(conversation), keys.homes(old), keys.homes(new.worker)]
+        names += [keys.urgent(new.worker), keys.holding(new.worker), keys.control(new.worker)]
+        arguments: list[str | int | float] = [
+            job_id, old, new.worker, conversation, self._limits.home_ms, self._limits.queue, new.new_tokens,
+            new.expected_ms, int(for_balance), MOST_URGENT_LEVEL, URGENT_MS,
+        ]  # fmt: skip
         with broker_errors():
-            arguments: list[str | int] = [job_id, old, new, conversation, self._limits.home_ms, self._limits.queue]
             return bool(await self._move(names, arguments))
 
     async def bury(self, job_id: str, worker: str, incarnation: str, last: Delta) -> bool:

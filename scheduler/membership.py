@@ -15,8 +15,8 @@ from redis.asyncio import Redis
 from infra import keys
 from infra.errors import BrokerDown
 from infra.redis_client import being_cancelled, broker_errors
+from scheduler.admitting import HOMES_COUNT_MS
 from scheduler.contract import LEVELS, ClusterView, WorkerInfo, WorkerView
-from scheduler.jobs import HOMES_COUNT_MS
 
 log = structlog.get_logger(__name__)
 REFRESH_S = 0.5

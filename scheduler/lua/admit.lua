@@ -1,25 +1,36 @@
--- Place a job: write its record, add it to the line of the best candidate with room, give it its home, wake its reader.
--- KEYS  1 job  2 arrivals  3 wake stream of the API  4 home  5 overflow mark
---       then for each candidate: line, running, lease, homes
+-- Place a job: choose the worker that answers it soonest, write its record, add it to the line there, give it its home,
+-- wake its reader, and tell the worker when it keeps a slot free.
+-- KEYS  1 job  2 arrivals  3 wake stream of the API  4 home  5 overflow mark  6 homes of the home that was known
+--       then for each candidate: line, running, lease, homes, urgent, holding, control
 -- ARGV  1 job id  2 level  3 wait limit (ms)  4 time to live (ms)  5 longest line  6 home lifetime (ms; 0: it gets no home)
 --       7 conversation  8 level weight  9 homes count for (ms)  10 number of record fields
---       11 lifetime of an API without a sign of life (ms)
---       then the record's fields and values, then for each candidate: name, load limit (-1: none), slots
--- Returns {1-based index of the candidate, 1 when the job may use the reserve of the window}, or {0} when every line is full, {-1} when none is alive
--- (one that is being stopped is not).
--- Invariant: load is checked and taken in one step, so several API processes never over-admit. Asked twice for the
+--       11 lifetime of an API without a sign of life (ms)  12 key  13 agent  14 margin (ms)  15 near (ms)
+--       16 jobs of a line that are looked at  17 prefix of job keys  18 least urgent of the urgent levels
+--       19 slots are kept for these levels for (ms)  20 home that was known, or ''
+--       then the record's fields and values, then for each candidate: name, limit of homes (-1: none), slots, 1 when it is
+--       the home, prefill (ms), displaced (ms), prefill of a token (ms), new tokens, expected service (ms)
+-- Returns {1-based index of the candidate, 1 when the job may use the reserve of the window, its cost, cost of the home
+-- or ''}, or {0} when every line is full, {-1} when none is alive (one that is being stopped is not).
+-- Invariant: load is looked at and taken in one step, so several API processes never over-admit. Asked twice for the
 -- same job (a retried command) it answers as the first time. What a home says of tokens and slot is its worker's.
+-- The choice is that of `policy/placement.py`, held equal by a test.
+-- The records' keys are made from names found in lines, so they cannot be passed in KEYS.
+local FIXED_KEYS, KEYS_EACH, FIXED_ARGS, ARGS_EACH = 6, 7, 20, 9
 local known = redis.call('HMGET', KEYS[1], 'worker', 'reserve')
 local fields = tonumber(ARGV[10])
-local first = 12 + 2 * fields
-local count = (#KEYS - 5) / 4
+local first = FIXED_ARGS + 1 + 2 * fields
+local count = (#KEYS - FIXED_KEYS) / KEYS_EACH
+local level, level_weight, looked_at = tonumber(ARGV[2]), tonumber(ARGV[8]), tonumber(ARGV[16])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 
 local function candidate(i)
-  local k, a = 6 + 4 * (i - 1), first + 3 * (i - 1)
-  return {line = KEYS[k], running = KEYS[k + 1], lease = KEYS[k + 2], homes = KEYS[k + 3],
-          name = ARGV[a], limit = tonumber(ARGV[a + 1]), slots = tonumber(ARGV[a + 2])}
+  local k, a = FIXED_KEYS + 1 + KEYS_EACH * (i - 1), first + ARGS_EACH * (i - 1)
+  return {index = i, line = KEYS[k], running = KEYS[k + 1], lease = KEYS[k + 2], homes = KEYS[k + 3], urgent = KEYS[k + 4],
+          holding = KEYS[k + 5], control = KEYS[k + 6], name = ARGV[a], limit = tonumber(ARGV[a + 1]),
+          slots = tonumber(ARGV[a + 2]), is_home = ARGV[a + 3] == '1', prefill_ms = tonumber(ARGV[a + 4]),
+          displaced_ms = tonumber(ARGV[a + 5]), token_ms = tonumber(ARGV[a + 6]), new_tokens = ARGV[a + 7],
+          expected_ms = ARGV[a + 8]}
 end
 
 local function takes_work(c)
@@ -27,10 +38,81 @@ local function takes_work(c)
   return lease and cjson.decode(lease)['state'] ~= 'draining'
 end
 
+local function running(c)
+  local number, total = 0, 0
+  for _, id in ipairs(redis.call('HKEYS', c.running)) do
+    local r = redis.call('HMGET', ARGV[17] .. id, 'expected_ms', 'new_tokens', 'claimed_ms')
+    local service = tonumber(r[1] or 0)
+    local prefill = math.min(tonumber(r[2] or 0) * c.token_ms, service)
+    local elapsed = math.max(0, now - tonumber(r[3] or now))
+    number, total = number + 1, total + (service - prefill + math.max(0, prefill - elapsed))
+  end
+  return number, total
+end
+
+local function ahead(c)
+  local mine, waiting = 0, {}
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', c.line, '-inf', '(' .. string.format('%.0f', (level + 1) * level_weight),
+      'LIMIT', 0, looked_at)) do
+    local r = redis.call('HMGET', ARGV[17] .. id, 'level', 'key', 'agent', 'expected_ms')
+    local same = tonumber(r[1] or level) == level
+    if same and r[2] == ARGV[12] and r[3] == ARGV[13] then mine = mine + 1 end
+    waiting[#waiting + 1] = {same = same, key = r[2] or '', agent = r[3] or '', ms = tonumber(r[4] or 0)}
+  end
+  local number, total, seen = 0, 0, {}
+  for _, job in ipairs(waiting) do
+    local counts = true
+    if job.same then
+      local who = job.key .. ':' .. job.agent
+      seen[who] = (seen[who] or 0) + 1
+      counts = who == ARGV[12] .. ':' .. ARGV[13] or seen[who] <= mine + 1
+    end
+    if counts then number, total = number + 1, total + job.ms end
+  end
+  return number, total
+end
+
+local function wait_ms(c)
+  local busy, busy_ms = running(c)
+  local number, ms = ahead(c)
+  local up_to = redis.call('ZCOUNT', c.line, '-inf', '(' .. string.format('%.0f', (level + 1) * level_weight))
+  local scale = math.max(1, up_to / looked_at)
+  local all = busy + number * scale
+  if all < c.slots then return 0 end
+  return (all - c.slots + 1) * ((busy_ms + ms * scale) / all) / c.slots
+end
+
+local function measure(c)
+  c.held = redis.call('ZCOUNT', c.homes, now - tonumber(ARGV[9]), '+inf')
+  local displaced = (c.is_home or c.held < c.slots) and 0 or c.displaced_ms
+  c.cost = wait_ms(c) + c.prefill_ms + displaced
+end
+
+local function least(list)
+  local cost = math.huge
+  for _, c in ipairs(list) do cost = math.min(cost, c.cost) end
+  return cost
+end
+
+local function choose(open)
+  local enough = least(open) + tonumber(ARGV[14])
+  local near = {}
+  for _, c in ipairs(open) do
+    if c.is_home and c.cost <= enough then return c end
+    if (c.limit < 0 or c.held < c.limit) and c.cost <= enough then near[#near + 1] = c end
+  end
+  if #near == 0 then near = open end
+  local close = least(near) + tonumber(ARGV[15])
+  for _, c in ipairs(near) do
+    if c.cost <= close then return c end
+  end
+end
+
 local function leave_home(new)
   local old = redis.call('HGET', KEYS[4], 'worker')
   if not old or old == new then return end
   redis.call('DEL', KEYS[4])
+  if old == ARGV[20] then redis.call('ZREM', KEYS[6], ARGV[7]) end
   for i = 1, count do
     local c = candidate(i)
     if c.name == old then redis.call('ZREM', c.homes, ARGV[7]) end
@@ -46,44 +128,42 @@ local function settle(c)
   redis.call('PEXPIRE', c.homes, ARGV[6])
 end
 
-local function take(i, c)
-  local arrival, reserve = redis.call('INCR', KEYS[2]), redis.call('EXISTS', KEYS[5])
-  redis.call('HSET', KEYS[1], 'state', 'queued', 'attempt', 0, 'worker', c.name, 'level', ARGV[2],
-    'arrival', arrival, 'arrival_ms', now, 'deadline_ms', now + tonumber(ARGV[3]),
-    'reserve', reserve, unpack(ARGV, 12, first - 1))
-  redis.call('PEXPIRE', KEYS[1], ARGV[4])
-  redis.call('ZADD', c.line, tonumber(ARGV[2]) * tonumber(ARGV[8]) + arrival, ARGV[1])
-  if tonumber(ARGV[6]) > 0 then settle(c) end
-  redis.call('XADD', KEYS[3], 'MAXLEN', '~', 64, '*', 'job', ARGV[1])
-  redis.call('PEXPIRE', KEYS[3], ARGV[11])
-  return {i, reserve}
+local function tell(c)
+  if level <= tonumber(ARGV[18]) then redis.call('SET', c.urgent, 1, 'PX', ARGV[19]) end
+  if redis.call('EXISTS', c.holding) == 1 then
+    redis.call('XADD', c.control, 'MAXLEN', '~', 1000, '*', 'job', '')
+    redis.call('PEXPIRE', c.control, 600000)
+  end
 end
 
-local best, alive = nil, false
+local function take(c, home_cost)
+  local arrival, reserve = redis.call('INCR', KEYS[2]), redis.call('EXISTS', KEYS[5])
+  redis.call('HSET', KEYS[1], 'state', 'queued', 'attempt', 0, 'worker', c.name, 'level', ARGV[2],
+    'arrival', arrival, 'arrival_ms', now, 'deadline_ms', now + tonumber(ARGV[3]), 'reserve', reserve,
+    'key', ARGV[12], 'agent', ARGV[13], 'new_tokens', c.new_tokens, 'expected_ms', c.expected_ms,
+    unpack(ARGV, FIXED_ARGS + 1, first - 1))
+  redis.call('PEXPIRE', KEYS[1], ARGV[4])
+  redis.call('ZADD', c.line, level * level_weight + arrival, ARGV[1])
+  if tonumber(ARGV[6]) > 0 then settle(c) end
+  tell(c)
+  redis.call('XADD', KEYS[3], 'MAXLEN', '~', 64, '*', 'job', ARGV[1])
+  redis.call('PEXPIRE', KEYS[3], ARGV[11])
+  return {c.index, reserve, string.format('%.0f', c.cost), home_cost}
+end
+
+local open, alive, home_cost = {}, false, ''
 for i = 1, count do
   local c = candidate(i)
   if known[1] then
-    if c.name == known[1] then return {i, tonumber(known[2])} end
+    if c.name == known[1] then return {i, tonumber(known[2]), '0', ''} end
   elseif takes_work(c) then
     alive = true
-    local queued = redis.call('ZCARD', c.line)
-    if queued < tonumber(ARGV[5]) then
-      local busy = queued + redis.call('HLEN', c.running)
-      local homes = redis.call('ZCOUNT', c.homes, now - tonumber(ARGV[9]), '+inf')
-      local load = math.max(busy, homes)
-      -- In this order: the home; the first under its limit with a free slot; any with a free slot, the least loaded
-      -- first; the first under its limit; the least loaded.
-      local free = busy < c.slots
-      if c.limit < 0 or (free and load < c.limit) then return take(i, c) end
-      local rank = free and 0 or (load < c.limit and 1 or 2)
-      local weight = rank == 1 and 0 or load / c.slots
-      if not best or rank < best.rank or (rank == best.rank and weight < best.weight) then
-        best = c
-        best.rank, best.weight, best.index = rank, weight, i
-      end
+    if redis.call('ZCARD', c.line) < tonumber(ARGV[5]) then
+      measure(c)
+      if c.is_home then home_cost = string.format('%.0f', c.cost) end
+      open[#open + 1] = c
     end
   end
 end
-if best then return take(best.index, best) end
-if alive then return {0} end
-return {-1}
+if #open > 0 then return take(choose(open), home_cost) end
+return {alive and 0 or -1}

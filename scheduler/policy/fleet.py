@@ -6,19 +6,21 @@ Never: a job.
 A worker whose speed no answer has shown yet is taken to be as fast as the others, or it would never be tried.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import median
 
 from scheduler.contract import ClusterView, Rates, StoreInfo, WorkerInfo
-from scheduler.policy.admission import able
+from scheduler.policy.admission import able, serving
 from scheduler.policy.ring import Ring
 
 USUAL_NEW_TOKENS = 2000  # of a turn, where the speeds of workers are compared
 USUAL_OUTPUT_TOKENS = 200
 RETURNS = 0.5  # chance that a conversation comes back to the slot that was taken from it
 UNKNOWN = Rates()
+CERTAIN_FIT = 1.1  # an estimate of a prompt's length may fall short by so much
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +80,12 @@ class Fleet:
     def _least_window(self) -> int:
         return min((site.prompt_limit_tokens for site in self.sites.values() if site.prompt_limit_tokens), default=0)
 
-    def fitting(self, prompt_tokens: int) -> "Fleet":
-        """Those whose window such a prompt fits; the widest when it fits none, for it is an estimate."""
-        if prompt_tokens <= self._least_window or not self._least_window:
+    def fitting_prompt(self, prompt_tokens: int) -> "Fleet":
+        """Those whose window such a prompt fits; the widest when it fits none, for `prompt_tokens` is an estimate."""
+        needed = math.ceil(prompt_tokens * CERTAIN_FIT)
+        if needed <= self._least_window or not self._least_window:
             return self
-        limit = min(prompt_tokens, max(site.prompt_limit_tokens for site in self.sites.values()))
+        limit = min(needed, max(site.prompt_limit_tokens for site in self.sites.values()))
         return Fleet(self.now_ms, {n: s for n, s in self.sites.items() if not 0 < s.prompt_limit_tokens < limit})
 
     def held_at(self, worker: str, conversation: str) -> Held | None:
@@ -93,6 +96,22 @@ class Fleet:
         """Whether what one worker saved is found by the other."""
         a, b = self.sites.get(one), self.sites.get(other)
         return a is not None and b is not None and a.store == b.store != ""
+
+
+class Fleets:
+    """The fleets of each model, remembered as long as the snapshot is the same."""
+
+    def __init__(self) -> None:
+        self._view = ClusterView(now_ms=0)
+        self._made: dict[str, Fleet] = {}
+
+    def of(self, view: ClusterView, model: str) -> Fleet:
+        """The workers that take work of `model` now ("": of any)."""
+        if view is not self._view:
+            self._view, self._made = view, {}
+        if model not in self._made:
+            self._made[model] = fleet(serving(view, model))
+        return self._made[model]
 
 
 def fleet(view: ClusterView) -> Fleet:

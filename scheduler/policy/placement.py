@@ -21,7 +21,6 @@ NO_LIMIT = -1
 MOST_CANDIDATES = 16
 NEAR_MS = 100.0  # nobody notices such a difference: among workers so close the ring decides
 JUST_USED_MS = 2500  # a lease may be older than the answer that filled the slot
-CERTAIN_FIT = 1.1  # an estimate of a prompt's length may fall short by so much
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +80,7 @@ def candidates(fleet: Fleet, known: Known, bound: float) -> tuple[Candidate, ...
 
     `bound` >= 1 is the factor on a fair share of the conversations.
     """
-    fleet = fleet.fitting(math.ceil(known.prompt_tokens * CERTAIN_FIT))
+    fleet = fleet.fitting_prompt(known.prompt_tokens)
     names = fleet.ring.preference(known.conversation, MOST_CANDIDATES)
     home = known.home.worker if known.home and known.home.worker in fleet.sites else None
     if home is not None:
@@ -92,8 +91,13 @@ def candidates(fleet: Fleet, known: Known, bound: float) -> tuple[Candidate, ...
 
 def only(fleet: Fleet, known: Known, worker: str) -> tuple[Candidate, ...]:
     """That worker and no other; empty when it is not able."""
-    site = fleet.sites.get(worker)
-    return (_candidate(fleet, site, known, math.inf, False),) if site else ()
+    return (candidate_at(fleet, worker, known),) if worker in fleet.sites else ()
+
+
+def candidate_at(fleet: Fleet, worker: str, known: Known) -> Candidate:
+    """What the job finds at one worker of the fleet, however many conversations are there."""
+    is_home = known.home is not None and known.home.worker == worker
+    return _candidate(fleet, fleet.sites[worker], known, math.inf, is_home)
 
 
 def choose(

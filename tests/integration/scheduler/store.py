@@ -31,7 +31,7 @@ from scheduler.contract import (
 )
 from scheduler.jobs import Jobs, Limits
 from scheduler.packing import pack
-from scheduler.policy.bounded import NO_LIMIT, Candidate
+from scheduler.policy.placement import Candidate
 from scheduler.stream import Append
 
 API = "api-of-test"
@@ -148,6 +148,11 @@ class Store:
         state: str | None = self.raw.hget(keys.job(job_id), "state")
         return state
 
+    def home(self, conversation: str) -> str | None:
+        """The worker that a conversation lives on."""
+        worker: str | None = self.raw.hget(keys.home(conversation), "worker")
+        return worker
+
     def written(self, job_id: str) -> list[tuple[str, list[Delta]]]:
         """The stream's entries: id and deltas."""
         entries: Any = self.raw.xrange(keys.stream(job_id))
@@ -159,8 +164,13 @@ class Store:
         return [name for name in names if not name.startswith(LASTING) and self.raw.ttl(name) < 0]
 
 
-def candidates(*workers: str, limit: int = NO_LIMIT) -> Sequence[Candidate]:
-    return [Candidate(worker, limit, 2) for worker in workers]
+def candidates(*workers: str, expected_ms: float = 0) -> Sequence[Candidate]:
+    return [Candidate(worker, 2, expected_ms=expected_ms) for worker in workers]
+
+
+def to(worker: str) -> Candidate:
+    """A worker that a job is moved to."""
+    return Candidate(worker, 2)
 
 
 StoreMaker = Callable[..., Store]

@@ -8,10 +8,12 @@ from infra import keys
 from infra.errors import NoWorker, QueueFull
 from scheduler.contract import Kind, WorkerState
 from scheduler.jobs import Admission
-from scheduler.policy.bounded import Candidate
+from scheduler.policy.placement import Candidate
 from tests.integration.scheduler.store import API, Store, candidates, spec
 
 pytestmark = pytest.mark.integration
+
+SERVICE_MS = 10_000.0
 
 
 async def test_a_job_stands_in_the_line_with_its_record_home_and_wake(store: Store) -> None:
@@ -20,7 +22,7 @@ async def test_a_job_stands_in_the_line_with_its_record_home_and_wake(store: Sto
     assert (await store.jobs.admit(job, candidates("w1"), 1)).worker == "w1"
     assert store.line("w1") == [job.id]
     assert store.state(job.id) == "queued"
-    assert await store.jobs.home("c") == "w1"
+    assert store.home("c") == "w1"
     assert store.raw.zscore(keys.homes("w1"), "c") is not None
     assert [fields["job"] for _, fields in store.raw.xrange(keys.wake(API))] == [job.id]
 
@@ -53,7 +55,7 @@ async def test_fifty_at_once_never_pass_the_queue_limit(store: Store) -> None:
 async def test_the_first_candidate_under_its_limit_takes_the_job(store: Store) -> None:
     store.worker("w1")
     store.worker("w2")
-    order = [Candidate("w1", 2, 2), Candidate("w2", 2, 2)]
+    order = [Candidate("w1", 2, 2, expected_ms=SERVICE_MS), Candidate("w2", 2, 2, expected_ms=SERVICE_MS)]
     taken = [(await store.jobs.admit(spec(), order, 1)).worker for _ in range(4)]
     assert taken == ["w1", "w1", "w2", "w2"]
 
@@ -62,8 +64,8 @@ async def test_nobody_waits_behind_full_slots_while_another_worker_has_a_free_on
     store.worker("preferred")
     store.worker("other")
     for _ in range(2):
-        await store.jobs.admit(spec(), candidates("preferred"), 1)
-    order = [Candidate("preferred", 9, 2), Candidate("other", 1, 2)]
+        await store.jobs.admit(spec(), candidates("preferred", expected_ms=SERVICE_MS), 1)
+    order = [Candidate("preferred", 2, 9, expected_ms=SERVICE_MS), Candidate("other", 2, 1, expected_ms=SERVICE_MS)]
     taken = [(await store.jobs.admit(spec(), order, 1)).worker for _ in range(3)]
     assert taken == ["other", "other", "preferred"]
 
@@ -73,8 +75,8 @@ async def test_many_idle_conversations_do_not_drive_new_ones_to_full_slots(store
     store.worker("full")
     store.raw.zadd(keys.homes("calm"), {f"past-{number}": store.now_ms() for number in range(8)})
     for _ in range(2):
-        await store.jobs.admit(spec(), candidates("full"), 1)
-    order = [Candidate("full", 9, 2), Candidate("calm", 4, 2)]
+        await store.jobs.admit(spec(), candidates("full", expected_ms=SERVICE_MS), 1)
+    order = [Candidate("full", 2, 9, expected_ms=SERVICE_MS), Candidate("calm", 2, 4, expected_ms=SERVICE_MS)]
     assert (await store.jobs.admit(spec(), order, 1)).worker == "calm"
 
 
@@ -82,8 +84,8 @@ async def test_with_all_over_their_limits_the_least_loaded_per_slot_takes_it(sto
     store.worker("small")
     store.worker("large")
     for name in ("small", "large", "large"):
-        await store.jobs.admit(spec(), candidates(name), 1)
-    order = [Candidate("small", 1, 1), Candidate("large", 1, 4)]
+        await store.jobs.admit(spec(), candidates(name, expected_ms=SERVICE_MS), 1)
+    order = [Candidate("small", 1, 1, expected_ms=SERVICE_MS), Candidate("large", 4, 1, expected_ms=SERVICE_MS)]
     assert (await store.jobs.admit(spec(), order, 1)).worker == "large"
 
 
@@ -137,7 +139,7 @@ async def test_a_conversation_that_left_its_home_counts_only_at_the_new_one(stor
     store.worker("w2")
     await store.jobs.admit(spec(conversation="c"), candidates("w1"), 1)
     await store.jobs.admit(spec(conversation="c"), candidates("w2", "w1"), 1)
-    assert await store.jobs.home("c") == "w2"
+    assert store.home("c") == "w2"
     assert store.raw.zrange(keys.homes("w1"), 0, -1) == []
 
 
@@ -146,5 +148,5 @@ async def test_a_warm_up_has_no_home_and_is_nobodys_conversation(store: Store) -
     job = spec(9, conversation="c", kind=Kind.WARM)
     assert (await store.jobs.admit(job, candidates("w1"), 1)).worker == "w1"
     assert store.line("w1") == [job.id]
-    assert await store.jobs.home("c") is None
+    assert store.home("c") is None
     assert not store.raw.exists(keys.home("c"), keys.homes("w1"))

@@ -4,7 +4,7 @@ import pytest
 
 from infra import keys
 from scheduler.contract import Failed, TextDelta, encode_deltas
-from tests.integration.scheduler.store import Store, candidates, spec
+from tests.integration.scheduler.store import Store, candidates, spec, to
 
 pytestmark = pytest.mark.integration
 
@@ -62,7 +62,7 @@ async def test_cancelling_a_job_that_moved_finds_it(store: Store) -> None:
     store.worker("w2")
     job = spec(4, conversation="c")
     await store.admit(job, "w1")
-    assert await store.jobs.move(job.id, "w1", "w2", 4, "c")
+    assert await store.jobs.move(job.id, "w1", to("w2"), 4, "c")
     store.ticket("w2", 4)
     assert await store.jobs.cancel(job.id, "w1", 4) == "queued"
     assert (store.line("w1"), store.line("w2")) == ([], [])
@@ -91,11 +91,11 @@ async def test_a_moved_job_keeps_its_place_and_takes_its_home_along(store: Store
     await store.admit(early, "w1")
     later = spec(5)
     await store.admit(later, "w2")
-    assert await store.jobs.move(early.id, "w1", "w2", 5, "c")
+    assert await store.jobs.move(early.id, "w1", to("w2"), 5, "c")
     assert store.line("w2") == [early.id, later.id]
     assert store.line("w1") == []
     assert sum(store.tickets("w1")) == 0
-    assert await store.jobs.home("c") == "w2"
+    assert store.home("c") == "w2"
     assert (store.raw.zscore(keys.homes("w1"), "c"), store.raw.zscore(keys.homes("w2"), "c") is None) == (None, False)
     assert store.lasting() == []
 
@@ -105,8 +105,8 @@ async def test_moving_again_changes_nothing(store: Store) -> None:
     store.worker("w2")
     job = spec(5, conversation="c")
     await store.admit(job, "w1")
-    assert await store.jobs.move(job.id, "w1", "w2", 5, "c")
-    assert not await store.jobs.move(job.id, "w1", "w2", 5, "c")
+    assert await store.jobs.move(job.id, "w1", to("w2"), 5, "c")
+    assert not await store.jobs.move(job.id, "w1", to("w2"), 5, "c")
     assert store.line("w2") == [job.id]
 
 
@@ -115,7 +115,7 @@ async def test_a_running_job_does_not_move(store: Store) -> None:
     job = spec(conversation="c")
     await store.admit(job)
     assert worker.claims.claim() is not None
-    assert not await store.jobs.move(job.id, "w1", "w2", 5, "c")
+    assert not await store.jobs.move(job.id, "w1", to("w2"), 5, "c")
     assert store.line("w2") == []
 
 

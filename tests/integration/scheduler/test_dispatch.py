@@ -17,7 +17,7 @@ from scheduler.follow import Follower
 from scheduler.membership import Membership
 from scheduler.queue import Tickets
 from tests.doubles.broker import Broker
-from tests.integration.scheduler.store import API, Store, spec
+from tests.integration.scheduler.store import API, Store, spec, to
 
 pytestmark = pytest.mark.integration
 
@@ -160,7 +160,7 @@ async def test_a_job_that_was_moved_is_known_to_be_elsewhere(store: Store) -> No
     async with dispatching(store) as dispatcher:
         async with dispatcher.submit(job) as placed:
             store.worker("w2")
-            assert await store.jobs.move(job.id, "w1", "w2", job.level, job.identity.conversation)
+            assert await store.jobs.move(job.id, "w1", to("w2"), job.level, job.identity.conversation)
             assert not await placed.vanished()
             assert placed.worker == "w2"
         assert (store.line("w2"), await store.jobs.worker_of(job.id)) == ([], None)
@@ -177,7 +177,7 @@ async def test_a_job_for_one_worker_goes_to_it_alone_and_leaves_no_home(store: S
         with pytest.raises(NoWorker):
             async with dispatcher.submit(spec(9), only="w3"):
                 pass
-    assert await store.jobs.home("same") is None
+    assert store.home("same") is None
 
 
 async def test_a_warm_up_says_nothing_of_how_long_answers_take(store: Store) -> None:

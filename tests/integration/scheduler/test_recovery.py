@@ -15,7 +15,7 @@ from scheduler.contract import Failed, Kind, WorkerState
 from scheduler.membership import Membership
 from scheduler.queue import Tickets
 from scheduler.recovery import Recovery
-from tests.integration.scheduler.store import LIFETIME_MS, Store, Worker, spec, worker_info
+from tests.integration.scheduler.store import LIFETIME_MS, Store, Worker, spec, to, worker_info
 
 pytestmark = pytest.mark.integration
 
@@ -168,7 +168,7 @@ async def test_a_line_that_others_filled_meanwhile_takes_no_moved_job(store: Sto
     [job_id] = await line_of(store, "w1", 1)
     await line_of(store, "w2", 2)
     full = store.jobs_with(2)
-    assert not await full.move(job_id, "w1", "w2", 5, "c")
+    assert not await full.move(job_id, "w1", to("w2"), 5, "c")
     assert (store.line("w1"), len(store.line("w2"))) == ([job_id], 2)
 
 

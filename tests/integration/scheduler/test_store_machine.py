@@ -27,7 +27,7 @@ from infra import keys
 from infra.errors import NoWorker, QueueFull
 from scheduler.contract import ClaimedJob, Failed, Finished, JobSpec, Kind, StopReason, TextDelta, encode_deltas
 from tests.doubles.broker import Broker
-from tests.integration.scheduler.store import Store, Worker, candidates, spec
+from tests.integration.scheduler.store import Store, Worker, candidates, spec, to
 
 pytestmark = pytest.mark.integration
 
@@ -179,7 +179,7 @@ class StoreMachine(RuleBasedStateMachine):
         job = self.model[job_id]
         new = next(name for name in WORKERS if name != job.worker)
         conversation = job.spec.identity.conversation
-        moved = self.run_async(self.store.jobs.move(job_id, job.worker, new, job.spec.level, conversation))
+        moved = self.run_async(self.store.jobs.move(job_id, job.worker, to(new), job.spec.level, conversation))
         assert moved is (job.state == "queued" and len(self._line(new)) < QUEUE_LIMIT)
         if moved:
             self.store.ticket(new, job.spec.level)

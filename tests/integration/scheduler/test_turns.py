@@ -11,7 +11,7 @@ from scheduler.policy import misses
 from scheduler.policy.chain import Chain
 from scheduler.policy.misses import Cause, Seen, Turn
 from scheduler.turns import WHYS_KEPT, Kept, Turns, decode_turn, encode_turn
-from tests.integration.scheduler.store import Store, spec
+from tests.integration.scheduler.store import Store, spec, to
 
 pytestmark = pytest.mark.integration
 
@@ -95,11 +95,11 @@ async def test_a_home_knows_its_slot_and_tokens_until_it_moves(turns: Turns, sto
     home = store.raw.hgetall(keys.home("c1"))
     assert (home["worker"], home["slot"], home["tokens"]) == ("w1", "3", "120")
     assert 0 <= store.now_ms() - int(home["used_ms"]) < 10_000
-    assert await store.jobs.home("c1") == "w1"
-    assert await store.jobs.move(job.id, "w1", "w2", job.level, "c1")
+    assert store.home("c1") == "w1"
+    assert await store.jobs.move(job.id, "w1", to("w2"), job.level, "c1")
     await turns.keep(kept(request="req_2"))
     assert set(store.raw.hgetall(keys.home("c1"))) == {"worker", "used_ms"}
-    assert await store.jobs.home("c1") == "w2"
+    assert store.home("c1") == "w2"
 
 
 async def test_a_conversation_without_a_home_gets_none_by_ending(turns: Turns, store: Store) -> None:

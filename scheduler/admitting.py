@@ -1,0 +1,116 @@
+"""What `lua/admit.lua` is given to place a job, and what it answers.
+
+Owns: the keys and arguments of that step, the fields of a new record, and the log line of a conversation that leaves
+its home.
+Never: sends the step (`jobs`), chooses (the script does, as `policy.placement`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from infra import keys
+from infra.errors import NoWorker, QueueFull
+from scheduler.contract import JobSpec, Kind
+from scheduler.policy.claiming import MOST_URGENT_LEVEL, agent_name
+from scheduler.policy.lengths import Samples, expected
+from scheduler.policy.load import LOOKED_AT
+from scheduler.policy.placement import NEAR_MS, Candidate, Home, Known
+
+log = structlog.get_logger(__name__)
+ENDED_LIFETIME_MS = 60_000
+API_LIFETIME_MS = 60_000  # renewed each second; as long as a broker may be frozen without harm
+NO_HOME_MS = 0  # a warm-up is nobody's conversation
+HOMES_COUNT_MS = 300_000  # a conversation unused for five minutes no longer counts as load
+URGENT_MS = 600_000  # slots are kept for the urgent levels as long after the last such request
+
+Argument = str | int | float | bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of the line: jobs it may hold, how long homes and waiting records live, and how much sooner an answer must
+    be for a conversation to leave its home."""
+
+    queue: int
+    home_ms: int
+    move_margin_ms: int = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """Where a job was placed, and whether its prompt may use the window's reserve."""
+
+    worker: str
+    may_use_reserve: bool
+
+
+def known_of(spec: JobSpec, home: Sequence[bytes | None], own: Sequence[Any], everyone: Sequence[Any]) -> Known:
+    """What the store says of a job before it is placed: its home (worker, tokens, used_ms), and lengths of answers."""
+    who = spec.identity
+    worker, tokens, used_ms = home
+    return Known(
+        conversation=who.conversation,
+        agent=agent_name(who.key_name, who.agent),
+        level=spec.level,
+        prompt_tokens=spec.prompt_tokens,
+        length=expected(_samples(own), _samples(everyone)),
+        home=Home(worker.decode(), int(tokens or 0), int(used_ms or 0)) if worker else None,
+    )
+
+
+def unknown(spec: JobSpec) -> Known:
+    """A job of which nothing is remembered."""
+    return known_of(spec, (None, None, None), (None,) * 3, (None,) * 3)
+
+
+def step(
+    spec: JobSpec, api: str, limits: Limits, known: Known, candidates: Sequence[Candidate]
+) -> tuple[list[str], list[Argument]]:
+    """Keys and arguments, as the script's head lists them."""
+    who, home = spec.identity, known.home.worker if known.home else ""
+    fields: list[Argument] = [
+        "api", api, "conversation", who.conversation, "kind", who.kind.value, "model", spec.request.model,
+        "agent_weight", spec.agent_weight, "key_weight", spec.key_weight, "prompt_tokens", spec.prompt_tokens,
+        "length_mu", known.length.mu, "length_sigma", known.length.sigma, "body", spec.request.body,
+    ]  # fmt: skip
+    names = [
+        keys.job(spec.id), keys.ARRIVALS, keys.wake(api), keys.home(who.conversation),
+        keys.overflow(who.key_name, who.session or spec.id), keys.homes(home),
+    ]  # fmt: skip
+    home_ms = NO_HOME_MS if who.kind is Kind.WARM else limits.home_ms
+    arguments: list[Argument] = [
+        spec.id, spec.level, spec.wait_limit_ms, spec.wait_limit_ms + ENDED_LIFETIME_MS, limits.queue, home_ms,
+        who.conversation, keys.LEVEL_WEIGHT, HOMES_COUNT_MS, len(fields) // 2, API_LIFETIME_MS, who.key_name, who.agent,
+        limits.move_margin_ms, NEAR_MS, LOOKED_AT, keys.job(""), MOST_URGENT_LEVEL, URGENT_MS, home, *fields,
+    ]  # fmt: skip
+    for one in candidates:
+        books = (keys.line, keys.running, keys.lease, keys.homes, keys.urgent, keys.holding, keys.control)
+        names += [name_of(one.worker) for name_of in books]
+        arguments += [
+            one.worker, one.limit, one.slots, int(one.is_home), one.prefill_ms, one.displaced_ms, one.token_ms,
+            one.new_tokens, one.expected_ms,
+        ]  # fmt: skip
+    return names, arguments
+
+
+def outcome(answer: Sequence[Any], candidates: Sequence[Candidate], known: Known, retry_after_s: int) -> Admission:
+    """What the script answered. Raises QueueFull when every line is full, NoWorker when no candidate is alive."""
+    index = int(answer[0])
+    if index < 0:
+        raise NoWorker("no worker is alive; start one with `corral worker`", retry_after_s=retry_after_s)
+    if index == 0:
+        raise QueueFull("all workers are busy and their queues are full", retry_after_s=retry_after_s)
+    worker = candidates[index - 1].worker
+    if known.home is not None and worker != known.home.worker and answer[3]:
+        log.info(
+            "left_home", conversation=known.conversation, worker=known.home.worker, to=worker,
+            home_cost_ms=int(answer[3]), cost_ms=int(answer[2]),
+        )  # fmt: skip
+    return Admission(worker, may_use_reserve=bool(answer[1]))
+
+
+def _samples(fields: Sequence[Any]) -> Samples:
+    return Samples(*(float(value or 0) for value in fields))
