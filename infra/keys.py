@@ -20,6 +20,8 @@ Never: a value, a client, a time to live.
     corral:urgent:<worker>      string  there while requests of the urgent levels come
     corral:holding:<worker>     string  there while a free slot of the worker is kept: it wants to hear of new jobs; how
                                         many tickets it holds meanwhile
+    corral:promises:<part>:<model>  places: zset, who was refused and promised room, in their order; lapses: zset, until
+                                    when each is kept; counts: hash, <level>:<agent> -> how many promises it holds
     corral:homes:<worker>       zset    conversations at home there; score = last use
     corral:home:<conversation>  hash    its worker; tokens and slot of its last answer there; used_ms, broker's clock
     corral:turn:<conversation>  string  its last turn (JSON): fingerprints and sizes of the prompt, no text
@@ -27,6 +29,7 @@ Never: a value, a client, a time to live.
     corral:why:<request>        string  the account of its cache (JSON), for an hour
     corral:whys:<agent>         list    its last requests, newest first, for an hour
     corral:misses               hash    <cause>:count, <cause>:tokens and <cause>:ms since the broker began
+    corral:counts               hash    events of scheduling since the broker began, by name
     corral:warm:<engine>        hash    base -> failures so far, or `done`: the warm-ups of one run of a worker's engine
     corral:count:<model>        list    requests to count, popped by the counting threads
     corral:overflow:<key name>:<session>  string  this session met the window in the last ten minutes: its requests may
@@ -40,6 +43,7 @@ SEPARATOR = "\x06\x16"
 ARRIVALS = "corral:arrivals"
 WORKERS = "corral:workers"
 MISSES = "corral:misses"
+COUNTS = "corral:counts"
 LEVEL_WEIGHT = 10**12
 
 
@@ -99,6 +103,11 @@ def urgent(worker: str) -> str:
 
 def holding(worker: str) -> str:
     return f"corral:holding:{worker}"
+
+
+def promises(part: str, model: str) -> str:
+    """`part` is `places`, `lapses` or `counts`."""
+    return f"corral:promises:{part}:{model}"
 
 
 def homes(worker: str) -> str:

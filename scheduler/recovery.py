@@ -1,7 +1,7 @@
 """What becomes of the jobs of a worker that died, left, cannot serve, or came back as another process.
 
 Owns: finding the dead, saying whose queued jobs have to move, ending running ones, replacing lost tickets, and
-forgetting workers of which nothing is left.
+forgetting workers of which nothing is left; after that, one look at the balance of lines.
 Never: places by rules of its own (`policy`), writes a lease.
 
 Run by every API process, one at a time under a lock. A worker is dead when its lease is gone and this process has
@@ -29,6 +29,7 @@ from scheduler.jobs import Jobs
 from scheduler.membership import Membership
 from scheduler.moving import Moves
 from scheduler.queue import Tickets
+from scheduler.rebalancing import Rebalancing
 from scheduler.stream import failure
 
 log = structlog.get_logger(__name__)
@@ -41,7 +42,10 @@ DIED = failure(WorkerLost("the worker died while it was answering; ask again", r
 
 @dataclass(frozen=True, slots=True)
 class Books:
-    """What is written of one worker: job -> incarnation that claimed it, and how many jobs and tickets wait."""
+    """What is written of one worker: job -> incarnation that claimed it, and how many jobs and tickets wait.
+
+    A ticket whose thread keeps a slot free counts: it still waits for a job.
+    """
 
     running: dict[str, str]
     waiting: int
@@ -60,6 +64,7 @@ class Recovery:
         self._tickets = tickets
         self._bound = bound
         self._lease_s = lease_s
+        self._rebalancing = Rebalancing(redis, jobs, tickets)
         self._unlock = redis.register_script(scripts.text("unlock"))
         self._forget = redis.register_script(scripts.text("forget_worker"))
         self._owner = uuid.uuid4().hex
@@ -105,19 +110,24 @@ class Recovery:
                 await self._look_after(name, infos.get(name), books, moves)
             except BrokerDown as error:
                 log.warning("worker_not_looked_after", worker=name, reason=error.message)
+        await self._rebalancing.balance(view)
 
     async def _books(self, names: Sequence[str]) -> list[Books]:
         pipeline = self._redis.pipeline(transaction=False)
         for name in names:
             pipeline.hgetall(keys.running(name))
             pipeline.zcard(keys.line(name))
+            pipeline.get(keys.holding(name))
             for level in LEVELS:
                 pipeline.llen(keys.level_list(name, level))
         with broker_errors():
             flat: list[Any] = await pipeline.execute() if names else []
-        width = 2 + len(LEVELS)
+        width = 3 + len(LEVELS)
         rows = [flat[i : i + width] for i in range(0, len(flat), width)]
-        return [Books({k.decode(): v.decode() for k, v in row[0].items()}, row[1], sum(row[2:])) for row in rows]
+        return [
+            Books({k.decode(): v.decode() for k, v in row[0].items()}, row[1], int(row[2] or 0) + sum(row[3:]))
+            for row in rows
+        ]
 
     async def _look_after(self, name: str, info: WorkerInfo | None, books: Books, moves: Moves) -> None:
         if info is None and self.contact.unbroken_s < self._lease_s:
