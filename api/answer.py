@@ -25,7 +25,7 @@ from api.protocol.whole import whole_message
 from infra.errors import CorralError, EngineTimeout, PromptTooLong, ShuttingDown, WaitedTooLong, WorkerLost
 from infra.observability import stages
 from scheduler.contract import Delta, Failed, Finished, Started
-from scheduler.dispatch import Placed
+from scheduler.share import Held
 
 log = structlog.get_logger(__name__)
 TICK_S = 1.0  # how often a silent job is looked after
@@ -44,7 +44,7 @@ class Patience:
 class Answer:
     """The answer to one call: `commit` and then `events`, or `whole`."""
 
-    def __init__(self, call: Call, request_id: str, placed: Placed, house: House) -> None:
+    def __init__(self, call: Call, request_id: str, placed: Held, house: House) -> None:
         self._call = call
         self._request_id = request_id
         self._message_id = f"msg_{request_id.removeprefix('req_')}"
@@ -66,6 +66,11 @@ class Answer:
     def worker(self) -> str:
         """The worker that makes the answer, or in whose line it waits."""
         return self.started.worker if self.started else self._placed.worker
+
+    @property
+    def shared(self) -> bool:
+        """Whether this is the answer to an identical request of another client."""
+        return self._placed.shared
 
     async def commit(self) -> None:
         """Return when status 200 may go out. Raises what the client is told instead."""
@@ -106,9 +111,11 @@ class Answer:
 
     def headers(self) -> dict[str, str]:
         """What is known of the answer now."""
+        shared = {"x-corral-shared": "1"} if self.shared else {}
         if self.started is None:
-            return {"x-corral-worker": self.worker}
+            return {"x-corral-worker": self.worker, **shared}
         return {
+            **shared,
             "x-corral-worker": self.started.worker,
             "x-corral-slot": str(self.started.slot),
             "x-corral-attempt": str(self.started.attempt),
@@ -132,7 +139,8 @@ class Answer:
             raise self._refusal(closing=True)
         deltas = await self._placed.next(timeout_s)
         for delta in deltas:
-            self.explanation.feed(delta)
+            if not self.shared:  # the cache was used, and filled, for the client that began the job
+                self.explanation.feed(delta)
             if isinstance(delta, Started):
                 self.started = delta
                 self._house.counts.seen(self._call.request, delta.prompt_tokens)
@@ -157,6 +165,7 @@ class Answer:
             if self._may_withdraw:
                 raise self._refusal(closing=closing)
         if waited_s > self._patience.wait_s + self._patience.answer_s:
+            self._placed.may_return = False
             raise EngineTimeout("the answer took longer than allowed")
         if await self._placed.vanished():
             raise WorkerLost("the request was lost with the broker's data; ask again", retry_after_s=1)

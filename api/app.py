@@ -11,7 +11,7 @@ import math
 import signal
 import sys
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from http import HTTPStatus
 from types import FrameType
 from typing import Protocol
@@ -44,10 +44,13 @@ from infra.redis_client import READ_TIMEOUT_S, async_client, checked
 from scheduler.counts import Counts
 from scheduler.dispatch import Dispatcher
 from scheduler.follow import Follower
+from scheduler.gathering import Gathering
 from scheduler.jobs import Jobs, Limits
 from scheduler.membership import Membership
 from scheduler.queue import Tickets
+from scheduler.raising import Raising
 from scheduler.recovery import Recovery
+from scheduler.sharing import Sharing
 from scheduler.turns import Turns
 from scheduler.warmups import Warmups
 
@@ -83,15 +86,12 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     reader = async_client(settings.redis_url, connections=2, timeout_s=READ_TIMEOUT_S)
     follower = Follower(reader, api)
     membership = Membership(redis)
-    limits = Limits(
-        queue=settings.queue_limit,
-        home_ms=int(settings.home_lifetime_s * 1000),
-        move_margin_ms=int(settings.move_margin_s * 1000),
-    )
+    limits = Limits(queue=settings.queue_limit, home_ms=int(settings.home_lifetime_s * 1000))
     jobs = Jobs(redis, api, limits)
     tickets = Tickets(build(settings))
     recovery = Recovery(redis, membership, jobs, tickets, settings.load_bound, settings.lease_lifetime_s)
     dispatcher = Dispatcher(membership, jobs, tickets, follower, settings.load_bound)
+    sharing = _sharing(settings, dispatcher, Raising(redis, tickets))
     turns = Turns(redis, settings.home_lifetime_s)
     explainer = Explainer(turns, dispatcher)
     closing = Closing(settings.drain_s)
@@ -101,24 +101,39 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         keyring=Keyring(app.state.keys),
         membership=membership,
         dispatcher=dispatcher,
+        sharing=sharing,
         counts=Counts(redis, follower, api, membership),
         turns=turns,
         explainer=explainer,
         closing=closing,
     )
     log.info("serving", host=settings.host, port=settings.port)
-    tasks = [asyncio.create_task(_keep_running(part)) for part in (membership, follower, recovery, turns)]
+    try:
+        async with _running(app.state.house, (membership, follower, recovery, turns), warming):
+            yield
+    finally:
+        tickets.close()
+        await redis.aclose()
+        await reader.aclose()
+
+
+@contextlib.asynccontextmanager
+async def _running(house: House, parts: Sequence["Part"], warming: Warming) -> AsyncIterator[None]:
+    """The background parts run inside the block; at its end what the house holds is given back before they stop."""
+    tasks = [asyncio.create_task(_keep_running(part)) for part in parts]
     warm_ups = asyncio.create_task(_keep_running(warming))
     try:
         yield
     finally:
         await end([warm_ups])  # first: it gives its own jobs back
-        await dispatcher.settle(GIVE_BACK_LIMIT_S)
-        await explainer.settle(GIVE_BACK_LIMIT_S)
+        await house.sharing.settle(GIVE_BACK_LIMIT_S)
+        await house.explainer.settle(GIVE_BACK_LIMIT_S)
         await end(tasks)
-        tickets.close()
-        await redis.aclose()
-        await reader.aclose()
+
+
+def _sharing(settings: Settings, dispatcher: Dispatcher, raising: Raising) -> Sharing:
+    gathering = Gathering(lambda: dispatcher.view, on=settings.gather_short)
+    return Sharing(dispatcher, raising, gathering, coalesce=settings.coalesce, linger_s=settings.linger_s)
 
 
 class Part(Protocol):

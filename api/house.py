@@ -14,6 +14,7 @@ from scheduler.contract import ClusterView
 from scheduler.counts import Counts
 from scheduler.dispatch import Dispatcher
 from scheduler.membership import Membership
+from scheduler.sharing import Sharing
 from scheduler.turns import Turns
 
 
@@ -25,6 +26,7 @@ class House:
     keyring: Keyring
     membership: Membership
     dispatcher: Dispatcher
+    sharing: Sharing
     counts: Counts
     turns: Turns
     explainer: Explainer

@@ -35,8 +35,8 @@ async def create_message(request: Request) -> Response:
     async with AsyncExitStack() as rooms:
         record = rooms.enter_context(Record(request.state.request_id))
         call = record.call = await _receive(request, house)
-        placed = await rooms.enter_async_context(house.dispatcher.submit(_job(call, house)))
-        answer = record.answer = Answer(call, record.request_id, placed, house)
+        held = await rooms.enter_async_context(house.sharing.submit(_job(call, house)))
+        answer = record.answer = Answer(call, record.request_id, held, house)
         if not call.stream:
             message = await unless_gone(request, answer.whole())
             return JsonResponse(message, answer.headers())

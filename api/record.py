@@ -67,7 +67,7 @@ class Record:
     def _what(self) -> dict[str, Any]:
         fields: dict[str, Any] = {}
         if self.answer:
-            fields |= {"job": self.answer.job_id, "worker": self.answer.worker}
+            fields |= {"job": self.answer.job_id, "worker": self.answer.worker, "shared": self.answer.shared}
         if self.answer and (started := self.answer.started):
             fields |= {
                 "attempt": started.attempt,

@@ -6,6 +6,7 @@ Never: where the bytes are kept.
 """
 
 import zlib
+from hashlib import sha256
 
 from scheduler.contract import GenerationRequest, PackedRequest
 
@@ -13,7 +14,14 @@ from scheduler.contract import GenerationRequest, PackedRequest
 def pack(request: GenerationRequest) -> PackedRequest:
     """Equal requests give equal bytes."""
     text = request.model_dump_json().encode()
-    return PackedRequest(request.model, zlib.compress(text, 1), len(text))
+    body = zlib.compress(text, 1)
+    return PackedRequest(
+        model=request.model,
+        body=body,
+        json_bytes=len(text),
+        digest=sha256(body).digest(),
+        greedy=request.temperature == 0,
+    )
 
 
 def unpack(body: bytes) -> GenerationRequest:

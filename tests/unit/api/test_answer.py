@@ -15,7 +15,7 @@ from api.protocol.request import Call
 from infra.config import Settings
 from infra.errors import BrokerDown, CorralError, PromptTooLong, WaitedTooLong
 from scheduler.contract import Delta, Finished, Started, StopReason, TextDelta
-from scheduler.dispatch import Placed
+from scheduler.share import Held
 
 pytestmark = pytest.mark.unit
 
@@ -31,7 +31,8 @@ class Job:
     """A job as `Placed` shows it. Each thing that is asked of the broker takes what comes next from `says`."""
 
     worker = moved_to = "w1"
-    may_use_reserve = False
+    may_use_reserve = shared = False
+    may_return = True
     spec = SimpleNamespace(id="job")
 
     def __init__(self, *comes: list[Delta] | Exception, **says: list[Any]) -> None:
@@ -81,7 +82,7 @@ def answer(job: Job, **settings: Any) -> Answer:
         ),
     )
     call = SimpleNamespace(asked_model="m", stream=True, request=None, identity=SimpleNamespace(identified=True))
-    return Answer(cast(Call, call), "req_1", cast(Placed, job), cast(House, house))
+    return Answer(cast(Call, call), "req_1", cast(Held, job), cast(House, house))
 
 
 async def events(made: Answer) -> list[dict[str, Any]]:
