@@ -86,7 +86,11 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     reader = async_client(settings.redis_url, connections=2, timeout_s=READ_TIMEOUT_S)
     follower = Follower(reader, api)
     membership = Membership(redis)
-    limits = Limits(queue=settings.queue_limit, home_ms=int(settings.home_lifetime_s * 1000))
+    limits = Limits(
+        queue=settings.queue_limit,
+        home_ms=int(settings.home_lifetime_s * 1000),
+        move_margin_ms=int(settings.move_margin_s * 1000),
+    )
     jobs = Jobs(redis, api, limits)
     tickets = Tickets(build(settings))
     recovery = Recovery(redis, membership, jobs, tickets, settings.load_bound, settings.lease_lifetime_s)

@@ -19,8 +19,8 @@ from scheduler.contract import ClusterView, Delta, Failed, Finished, Identity, J
 from scheduler.follow import Feed, Follower
 from scheduler.jobs import Jobs
 from scheduler.membership import Membership
-from scheduler.policy import admission
-from scheduler.policy import bounded as placement
+from scheduler.policy import admission, placement
+from scheduler.policy.fleet import Fleets
 from scheduler.queue import Tickets
 
 log = structlog.get_logger(__name__)
@@ -81,6 +81,7 @@ class Dispatcher:
         self._tickets = tickets
         self._follower = follower
         self._load_bound = load_bound
+        self._fleets = Fleets()
         self._held: set[Placed] = set()
         self._none_held = asyncio.Event()
         self._none_held.set()
@@ -100,7 +101,7 @@ class Dispatcher:
         if not self._membership.fresh:
             raise BrokerDown("the broker does not answer", retry_after_s=5)
         view = admission.serving(self.view, spec.request.model)
-        candidates = await self._candidates(view, spec) if only is None else placement.only(view, only)
+        known, candidates = await self._candidates(spec, only)
         retry_after_s = admission.retry_after_s(view, self.usual_answer_s)
         if not candidates:
             raise NoWorker(admission.why_none(view), retry_after_s=retry_after_s)
@@ -109,7 +110,7 @@ class Dispatcher:
             placed = self._hold(Placed(spec, candidates[0].worker, feed, self._jobs))
             try:
                 # Inside: an admission that fails or is cancelled may have taken place all the same.
-                admitted = await self._jobs.admit(spec, candidates, retry_after_s)
+                admitted = await self._jobs.admit(spec, candidates, retry_after_s, known)
                 placed.worker, placed.may_use_reserve = admitted.worker, admitted.may_use_reserve
                 stages.mark("admitted")
                 await asyncio.shield(self._tickets.publish(spec.id, spec.identity.agent, placed.worker, spec.level))
@@ -118,9 +119,14 @@ class Dispatcher:
             finally:
                 await self._end(placed)
 
-    async def _candidates(self, view: ClusterView, spec: JobSpec) -> tuple[placement.Candidate, ...]:
-        home = await self._jobs.home(spec.identity.conversation)
-        return placement.candidates(view, spec.identity.conversation, home, self._load_bound)
+    async def _candidates(
+        self, spec: JobSpec, only: str | None
+    ) -> tuple[placement.Known, tuple[placement.Candidate, ...]]:
+        known = await self._jobs.known(spec)
+        fleet = self._fleets.of(self.view, spec.request.model)
+        if only is not None:
+            return known, placement.only(fleet, known, only)
+        return known, placement.candidates(fleet, known, self._load_bound)
 
     def worker(self, name: str) -> WorkerInfo | None:
         """What is known of a worker."""
