@@ -44,12 +44,16 @@ from infra.redis_client import READ_TIMEOUT_S, async_client, checked
 from scheduler.counts import Counts
 from scheduler.dispatch import Dispatcher
 from scheduler.follow import Follower
+from scheduler.forecast import Forecast
 from scheduler.gathering import Gathering
 from scheduler.jobs import Jobs, Limits
+from scheduler.lines import Lines
 from scheduler.membership import Membership
+from scheduler.promises import Promises
 from scheduler.queue import Tickets
 from scheduler.raising import Raising
 from scheduler.recovery import Recovery
+from scheduler.rules import rules_of
 from scheduler.sharing import Sharing
 from scheduler.turns import Turns
 from scheduler.warmups import Warmups
@@ -94,7 +98,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     jobs = Jobs(redis, api, limits)
     tickets = Tickets(build(settings))
     recovery = Recovery(redis, membership, jobs, tickets, settings.load_bound, settings.lease_lifetime_s)
-    dispatcher = Dispatcher(membership, jobs, tickets, follower, settings.load_bound)
+    forecast = Forecast(Lines(redis, rules_of(settings)), Promises(redis), settings.queue_limit)
+    dispatcher = Dispatcher(membership, jobs, tickets, follower, settings.load_bound, forecast)
     sharing = _sharing(settings, dispatcher, Raising(redis, tickets))
     turns = Turns(redis, settings.home_lifetime_s)
     explainer = Explainer(turns, dispatcher)

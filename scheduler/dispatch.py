@@ -15,11 +15,13 @@ import structlog
 from infra import keys
 from infra.errors import BrokerDown, NoWorker, PromptTooLong
 from infra.observability import stages
-from scheduler.contract import ClusterView, Delta, Failed, Finished, Identity, JobSpec, Kind, WorkerInfo
+from scheduler.contract import ClusterView, Delta, Failed, Finished, Identity, JobSpec, Kind, Started, WorkerInfo
 from scheduler.follow import Feed, Follower
+from scheduler.forecast import Forecast
 from scheduler.jobs import Jobs
 from scheduler.membership import Membership
 from scheduler.policy import admission, placement
+from scheduler.policy.accuracy import Accuracy
 from scheduler.policy.fleet import Fleets
 from scheduler.queue import Tickets
 
@@ -31,13 +33,18 @@ GIVE_BACK_ATTEMPTS = 60
 
 
 class Placed:
-    """A job in a worker's line, and what comes back of it. What asks the broker raises BrokerDown."""
+    """A job in a worker's line, and what comes back of it. What asks the broker raises BrokerDown.
 
-    def __init__(self, spec: JobSpec, worker: str, feed: Feed, jobs: Jobs) -> None:
+    `eta_ms` is the wait that was expected when it came, 0 for none; None: the broker did not say.
+    """
+
+    def __init__(self, spec: JobSpec, worker: str, feed: Feed, jobs: Jobs, accuracy: Accuracy) -> None:
         self.spec = spec
         self.worker = worker
         self.may_use_reserve = False
         self.last: Finished | Failed | None = None
+        self.eta_ms: int | None = None
+        self._accuracy = accuracy
         self._feed = feed
         self._jobs = jobs
 
@@ -46,6 +53,9 @@ class Placed:
         deltas = await self._feed.deltas(timeout_s)
         if deltas and isinstance(deltas[-1], Finished | Failed):
             self.last = deltas[-1]
+        for delta in deltas:
+            if isinstance(delta, Started) and delta.attempt == 1 and self.eta_ms is not None:
+                self._accuracy.learn(self.eta_ms, delta.queue_ms)
         return deltas
 
     async def withdraw(self) -> bool:
@@ -74,13 +84,20 @@ class Dispatcher:
     """Brings jobs to workers. One per API process."""
 
     def __init__(
-        self, membership: Membership, jobs: Jobs, tickets: Tickets, follower: Follower, load_bound: float
+        self,
+        membership: Membership,
+        jobs: Jobs,
+        tickets: Tickets,
+        follower: Follower,
+        load_bound: float,
+        forecast: Forecast,
     ) -> None:
         self._membership = membership
         self._jobs = jobs
         self._tickets = tickets
         self._follower = follower
         self._load_bound = load_bound
+        self.forecast = forecast
         self._fleets = Fleets()
         self._held: set[Placed] = set()
         self._none_held = asyncio.Event()
@@ -96,7 +113,7 @@ class Dispatcher:
     async def submit(self, spec: JobSpec, only: str | None = None) -> AsyncIterator[Placed]:
         """Place and enqueue `spec`, with the worker `only` if one is named; inside the block its deltas can be read.
 
-        Raises NoWorker, QueueFull (both with a retry hint) and BrokerDown.
+        Raises NoWorker, QueueFull, WaitedTooLong (all with a retry hint) and BrokerDown.
         """
         if not self._membership.fresh:
             raise BrokerDown("the broker does not answer", retry_after_s=5)
@@ -105,13 +122,15 @@ class Dispatcher:
         retry_after_s = admission.retry_after_s(view, self.usual_answer_s)
         if not candidates:
             raise NoWorker(admission.why_none(view), retry_after_s=retry_after_s)
+        arrival = await self.forecast.let_in(spec, view, candidates, self.usual_answer_s)
         async with self._follower.follow(keys.stream(spec.id)) as feed:
             stages.mark("placed")
-            placed = self._hold(Placed(spec, candidates[0].worker, feed, self._jobs))
+            placed = self._hold(Placed(spec, candidates[0].worker, feed, self._jobs, self.forecast.accuracy))
             try:
                 # Inside: an admission that fails or is cancelled may have taken place all the same.
                 admitted = await self._jobs.admit(spec, candidates, retry_after_s, known)
                 placed.worker, placed.may_use_reserve = admitted.worker, admitted.may_use_reserve
+                placed.eta_ms = await self.forecast.took(arrival, known.length, admitted.worker)
                 stages.mark("admitted")
                 await asyncio.shield(self._tickets.publish(spec.id, spec.identity.agent, placed.worker, spec.level))
                 stages.mark("published")

@@ -26,7 +26,7 @@ from infra.redis_client import READ_TIMEOUT_S, sync_client
 from scheduler.answering import CountRequests
 from scheduler.claims import Claims
 from scheduler.contract import TASK_NAME
-from scheduler.policy.claiming import Rules
+from scheduler.rules import rules_of
 from scheduler.stream import Append, Flusher
 from workers import pool
 from workers.counting import count_forever
@@ -51,7 +51,7 @@ def serve(settings: Settings) -> None:
     serving = _serving(settings)
     running = Running()
     incarnation = new_incarnation()
-    claims = Claims(redis, reader, settings.worker_name, incarnation, _rules(settings))
+    claims = Claims(redis, reader, settings.worker_name, incarnation, rules_of(settings))
     heartbeat = Heartbeat(claims, serving, running, incarnation, settings.lease_renew_s, settings.lease_lifetime_s)
     with ExitStack() as house:
         house.enter_context(heartbeat)
@@ -73,15 +73,6 @@ def _serving(settings: Settings) -> Serving:
     path = model.resolve(settings.model, settings.data_dir)
     profile = model.profile(path, is_demo=settings.model == "demo")
     return Serving(sizing.resolved(settings, path), engine, path, profile)
-
-
-def _rules(settings: Settings) -> Rules:
-    return Rules(
-        ageing_ms=settings.ageing_s * 1000,
-        half_life_ms=settings.fair_half_life_s * 1000,
-        urgent_share=settings.urgent_share,
-        return_hold_ms=settings.return_hold_s * 1000,
-    )
 
 
 @contextmanager

@@ -10,7 +10,7 @@ kept for agents in a tool call is left out of account: it is short.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from operator import attrgetter
 
@@ -19,6 +19,7 @@ from scheduler.policy.standing import RANK, Books
 from scheduler.policy.waiting import Slots, Times
 
 MOST_HALF_LIVES = 100
+Had = tuple[Service, Service]  # of a key and of an agent
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,32 +41,45 @@ class Outlook:
         self, line: Line, rules: Rules, running: Sequence[Times], services: Mapping[str, Times], queued: int = 0
     ) -> None:
         self.line = line
+        self.queued = max(queued, len(line.waiting))
         self._rules = rules
         self._running = running
         self._services = services
-        self._unseen = max(1.0, queued / max(1, len(line.waiting)))
+        self._unseen = self.queued / max(1, len(line.waiting))
 
     @property
     def free_now(self) -> bool:
         """Whether the next job that comes is started at once."""
-        return len(self._running) + len(self.line.waiting) < self.line.slots
+        return len(self._running) + self.queued < self.line.slots
 
     @cached_property
     def steps(self) -> tuple[Step, ...]:
         """The claims to come, in their order."""
         return self._run[0]
 
-    def start_ms(self, job: Waiting) -> float:
-        """In how many ms `job`, which comes now and is not in the line, would be started; inf without a slot."""
+    def start_ms(self, job: Waiting, had: Had | None = None) -> float:
+        """In how many ms `job`, which comes now and is not in the line, would be started; inf without a slot.
+
+        `had`: where the line itself does not say what service its key and its agent had.
+        """
         if self.free_now:
             return 0.0
         steps, end_ms = self._run if job.level > MOST_URGENT_LEVEL else self._urgent_run
-        newcomer = _Newcomer(job, self.line, self._rules)
+        newcomer = _Newcomer(job, self.line, self._rules, had or self._had(job))
         for step in steps:
             if newcomer.comes_before(step):
                 return step.start_ms
             newcomer.see(step)
-        return end_ms * self._unseen
+        return end_ms * max(1.0, self._unseen)
+
+    def with_one_more(self, job: Waiting, service: Times) -> "Outlook":
+        """The same with `job` in the line."""
+        line = replace(self.line, waiting=(*self.line.waiting, job))
+        return Outlook(line, self._rules, self._running, {**self._services, job.id: service}, self.queued + 1)
+
+    def _had(self, job: Waiting) -> Had:
+        none = Service()
+        return self.line.keys.get(job.key, none), self.line.agents.get(agent_name(job.key, job.agent), none)
 
     @cached_property
     def _run(self) -> tuple[tuple[Step, ...], float]:
@@ -104,12 +118,9 @@ def _reckoned(start_ms: float, rules: Rules) -> float:
 class _Newcomer:
     """A job that would be in the line, at each claim of a run without it."""
 
-    def __init__(self, job: Waiting, line: Line, rules: Rules) -> None:
-        none = Service()
+    def __init__(self, job: Waiting, line: Line, rules: Rules, had: Had) -> None:
         self._job, self._rules = job, rules
-        self._key_ms = line.keys.get(job.key, none).faded(line.now_ms, rules.half_life_ms)
-        agent = agent_name(job.key, job.agent)
-        self._agent_ms = line.agents.get(agent, none).faded(line.now_ms, rules.half_life_ms)
+        self._key_ms, self._agent_ms = (service.faded(line.now_ms, rules.half_life_ms) for service in had)
         self._clock_ms = 0.0
         self._ahead = sum(self._is_mine(other) and RANK[other.kind] <= RANK[job.kind] for other in line.waiting)
 

@@ -29,9 +29,13 @@ from scheduler.contract import (
     WorkerState,
     decode_deltas,
 )
+from scheduler.forecast import Forecast
 from scheduler.jobs import Jobs, Limits
+from scheduler.lines import Lines
 from scheduler.packing import pack
+from scheduler.policy.claiming import Rules
 from scheduler.policy.placement import Candidate
+from scheduler.promises import Promises
 from scheduler.stream import Append
 
 API = "api-of-test"
@@ -171,6 +175,10 @@ def candidates(*workers: str, expected_ms: float = 0) -> Sequence[Candidate]:
 def to(worker: str) -> Candidate:
     """A worker that a job is moved to."""
     return Candidate(worker, 2)
+
+
+def forecast_of(store: Store, queue_limit: int = 64) -> Forecast:
+    return Forecast(Lines(store.redis, Rules()), Promises(store.redis), queue_limit)
 
 
 StoreMaker = Callable[..., Store]

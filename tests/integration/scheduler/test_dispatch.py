@@ -17,7 +17,7 @@ from scheduler.follow import Follower
 from scheduler.membership import Membership
 from scheduler.queue import Tickets
 from tests.doubles.broker import Broker
-from tests.integration.scheduler.store import API, Store, spec, to
+from tests.integration.scheduler.store import API, Store, forecast_of, spec, to
 
 pytestmark = pytest.mark.integration
 
@@ -34,7 +34,7 @@ async def dispatching(store: Store) -> AsyncIterator[Dispatcher]:
     membership.view, membership.fresh = await membership.read(), True
     reading = asyncio.create_task(follower.run())
     try:
-        yield Dispatcher(membership, store.jobs, tickets, follower, 1.25)
+        yield Dispatcher(membership, store.jobs, tickets, follower, 1.25, forecast_of(store))
     finally:
         reading.cancel()
         await asyncio.wait([reading])

@@ -1,0 +1,204 @@
+"""The wait of a request: told when it comes, refused at once where it is too long, shown while it lasts.
+
+Owns: who is let in, the words of a refusal, the expected wait of each job let in, and how right that was.
+Never: places a job (`policy.placement`), reckons a line (`policy.outlook`), keeps a promise (`promises`).
+
+While the snapshot of the cluster shows a free slot nothing is asked of the broker: nobody waits then.
+"""
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from typing import Any
+
+from infra.errors import BrokerDown, CorralError, QueueFull, WaitedTooLong
+from scheduler.contract import ClusterView, JobSpec, Kind, WorkerInfo, WorkerView
+from scheduler.lines import Lines
+from scheduler.policy.accuracy import Accuracy
+from scheduler.policy.claiming import Waiting
+from scheduler.policy.lengths import Length
+from scheduler.policy.outlook import Outlook, Step
+from scheduler.policy.placement import Candidate
+from scheduler.promises import Promises, Room, Verdict
+
+MOST_SHOWN = 20  # jobs of a line
+SHOWN_WITHIN_S = 0.3  # what is shown waits no longer for the broker
+NOT_YET_ARRIVED = 10**15  # beyond every arrival number
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A request that was let in, its candidates, and what it would wait with each, in ms, where that was looked up."""
+
+    spec: JobSpec
+    candidates: tuple[Candidate, ...]
+    workers: Mapping[str, WorkerView]
+    waits: Mapping[str, float] = field(default_factory=dict)
+
+
+class Forecast:
+    """The waits of one API process's requests."""
+
+    def __init__(self, lines: Lines, promises: Promises, queue_limit: int) -> None:
+        self._lines = lines
+        self._promises = promises
+        self._queue_limit = queue_limit
+        self._taken: Counter[str] = Counter()
+        self._view_ms = 0
+        self._numbers = count(NOT_YET_ARRIVED)
+        self.accuracy = Accuracy()
+        self.refused = {"wait": 0, "full": 0}
+        self.kept = 0
+
+    async def let_in(
+        self, spec: JobSpec, view: ClusterView, candidates: Sequence[Candidate], usual_s: float
+    ) -> Arrival:
+        """Let `spec` go on to its candidates. `usual_s` is what an answer takes while no record says it.
+
+        Raises QueueFull or WaitedTooLong (both with a retry hint) when it would wait for longer than it may with each
+        of them, or their lines have no room; not while a slot is free.
+        """
+        workers = self._workers(view, candidates)
+        arrival = Arrival(spec, tuple(candidates), {worker.info.name: worker for worker in workers})
+        promised = self._lines.promised(spec.request.model)
+        if spec.identity.kind is Kind.WARM or (self._has_free(workers) and not promised):
+            return arrival
+        outlooks = await self._outlooks(spec, [worker.info for worker in workers])
+        if not outlooks:
+            return arrival
+        job, had = self._waiting(spec, 0.0), self._lines.had(spec.identity)
+        waits = {name: outlook.start_ms(job, had) for name, outlook in outlooks.items()}
+        room = self._room(list(outlooks.values()), min(waits.values()), usual_s)
+        fits = room.free or (room.jobs > 0 and room.wait_ms <= spec.wait_limit_ms)
+        if not fits or self._lines.promised(spec.request.model):
+            await self._ask(spec, room)
+        return replace(arrival, waits=waits)
+
+    async def took(self, arrival: Arrival, length: Length, worker: str) -> int | None:
+        """The job, whose answer's length is expected to be `length`, was admitted to the line of `worker`.
+
+        Its expected wait in ms, 0 when it is started at once, None when the broker does not say.
+        """
+        spec, view = arrival.spec, arrival.workers.get(worker)
+        if view is None:
+            return None
+        was_free = self._has_free([view])
+        self._taken[worker] += 1
+        wait_ms = arrival.waits.get(worker)
+        if wait_ms is None:
+            wait_ms = 0.0 if was_free else await self._looked_up(spec, view.info)
+        candidate = next(one for one in arrival.candidates if one.worker == worker)
+        self._lines.add(view.info, self._waiting(spec, candidate.expected_ms), length, candidate.new_tokens)
+        return None if wait_ms is None or wait_ms == math.inf else round(wait_ms)
+
+    async def shown(self, view: ClusterView) -> dict[str, list[dict[str, Any]]]:
+        """The first MOST_SHOWN jobs of each line in the order of claims, as /v1/status tells of them; as last seen when
+        the broker does not answer at once."""
+        infos = [worker.info for worker in view.workers if sum(worker.queued)]
+        if infos:
+            reading = asyncio.ensure_future(self._lines.read(infos, ""))
+            await asyncio.wait([reading], timeout=SHOWN_WITHIN_S)
+            reading.add_done_callback(_looked_at)
+        seen = {info.name: self._lines.of(info.name) for info in infos}
+        return {name: _line(outlook) for name, outlook in seen.items() if outlook is not None}
+
+    def promised(self, models: Sequence[str]) -> int:
+        """How many refused callers hold a promise, as far as seen."""
+        return sum(map(self._lines.promised, models))
+
+    async def _ask(self, spec: JobSpec, room: Room) -> None:
+        verdict = await self._promises.ask(spec, room)
+        if verdict.comes_in:
+            self.kept += verdict.kept
+            return
+        self.refused["full" if verdict.full else "wait"] += 1
+        raise _refusal(spec, verdict)
+
+    async def _outlooks(self, spec: JobSpec, workers: Sequence[WorkerInfo]) -> dict[str, Outlook]:
+        """Empty when the broker does not answer: the admission will say so."""
+        try:
+            await self._lines.read(workers, spec.request.model, spec.identity)
+        except BrokerDown:
+            return {}
+        found = {worker.name: self._lines.of(worker.name) for worker in workers}
+        return {name: outlook for name, outlook in found.items() if outlook is not None}
+
+    async def _looked_up(self, spec: JobSpec, worker: WorkerInfo) -> float | None:
+        outlook = (await self._outlooks(spec, [worker])).get(worker.name)
+        if outlook is None:
+            return None
+        own = next((step.start_ms for step in outlook.steps if step.job.id == spec.id), None)
+        return own if own is not None else outlook.start_ms(self._waiting(spec, 0.0), self._lines.had(spec.identity))
+
+    def _room(self, outlooks: Sequence[Outlook], wait_ms: float, usual_s: float) -> Room:
+        services = [job.expected_ms for outlook in outlooks for job in outlook.line.waiting if job.expected_ms]
+        return Room(
+            wait_ms=wait_ms,
+            slots=sum(outlook.line.slots for outlook in outlooks),
+            usual_ms=sum(services) / len(services) if services else usual_s * 1000,
+            jobs=sum(max(0, self._queue_limit - outlook.queued) for outlook in outlooks),
+            free=any(outlook.free_now for outlook in outlooks),
+        )
+
+    def _workers(self, view: ClusterView, candidates: Sequence[Candidate]) -> list[WorkerView]:
+        if view.now_ms != self._view_ms:
+            self._view_ms = view.now_ms
+            self._taken.clear()
+        names = {candidate.worker for candidate in candidates}
+        return [worker for worker in view.workers if worker.info.name in names]
+
+    def _has_free(self, workers: Sequence[WorkerView]) -> bool:
+        """As the snapshot shows it, less what this process has sent there since."""
+        return any(
+            worker.running + sum(worker.queued) + self._taken[worker.info.name] < len(worker.info.slots)
+            for worker in workers
+        )
+
+    def _waiting(self, spec: JobSpec, expected_ms: float) -> Waiting:
+        who = spec.identity
+        return Waiting(
+            id=spec.id,
+            level=spec.level,
+            key=who.key_name,
+            agent=who.agent,
+            kind=who.kind,
+            arrival=next(self._numbers),
+            arrival_ms=float(self._view_ms),
+            expected_ms=expected_ms,
+            agent_weight=spec.agent_weight,
+            key_weight=spec.key_weight,
+        )
+
+
+def _refusal(spec: JobSpec, verdict: Verdict) -> CorralError:
+    retry_after_s = verdict.retry_after_s
+    again = f"ask again in {retry_after_s} s"
+    if verdict.full:
+        return QueueFull(f"all workers are busy and their queues are full; {again}", retry_after_s=retry_after_s)
+    words = f"a slot is expected in about {verdict.wait_ms / 1000:.0f} s, and this request may wait for "
+    words += f"{spec.wait_limit_ms / 1000:g} s; {again}"
+    kind = QueueFull if spec.identity.identified else WaitedTooLong
+    return kind(words, retry_after_s=retry_after_s)
+
+
+def _line(outlook: Outlook) -> list[dict[str, Any]]:
+    return [_shown(place, step, outlook) for place, step in enumerate(outlook.steps[:MOST_SHOWN], 1)]
+
+
+def _shown(place: int, step: Step, outlook: Outlook) -> dict[str, Any]:
+    job = step.job
+    return {
+        "agent": job.agent,
+        "level": job.level,
+        "place": place,
+        "waited_s": round(max(0.0, outlook.line.now_ms - job.arrival_ms) / 1000, 1),
+        "expected_s": None if step.start_ms == math.inf else round(step.start_ms / 1000, 1),
+    }
+
+
+def _looked_at(task: asyncio.Future[None]) -> None:
+    if not task.cancelled():
+        task.exception()  # the broker's silence is told elsewhere

@@ -1,0 +1,74 @@
+"""Places in time for callers that were refused, so that the one who comes back finds room.
+
+Owns: the ledger of promises, shared by all API processes, and the bounds on it.
+Never: reckons a wait, words a refusal.
+
+A refused caller is told the next free place: after what the lines hold and what was promised before. Who comes back is
+known by its key, its agent and what it asks, and waits behind earlier promises only; everyone else waits behind all of
+them, so that newcomers take nobody's place. A promise nobody comes for lapses.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from redis.asyncio import Redis
+
+from infra import keys
+from infra.redis_client import broker_errors
+from scheduler import scripts
+from scheduler.contract import JobSpec
+from scheduler.policy.admission import LONGEST_RETRY_S
+from scheduler.policy.claiming import agent_name
+
+GRACE_MS = 10_000  # a caller may come so long after the time it was told
+GOOD_SHARE = 0.7  # of the longest wait: a place is told that holds even if answers are longer than expected
+SLOWER_LINE = 1.2  # the same for a line without room: starts come so much later than expected
+MOST_AGENTS = 64  # more are not told apart
+MOST_PROMISES = 20_000
+PARTS = ("places", "lapses", "counts")
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What there is for a request as the lines stand: the soonest start there, the slots that serve it, how long they
+    take for one usually, the jobs that their lines have room for, and whether a slot is free."""
+
+    wait_ms: float
+    slots: int
+    usual_ms: float
+    jobs: int
+    free: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a request may come in, how long it would wait, and whether it kept a promise that way; else when to ask
+    again, and whether it was for want of room in the lines."""
+
+    comes_in: bool
+    wait_ms: int
+    kept: bool = False
+    retry_after_s: int = 0
+    full: bool = False
+
+
+class Promises:
+    """The ledger. Raises BrokerDown when Redis does not answer."""
+
+    def __init__(self, redis: Redis) -> None:
+        self._promise = redis.register_script(scripts.text("promise"))
+
+    async def ask(self, spec: JobSpec, room: Room) -> Verdict:
+        """Let the request in, which keeps a promise it holds, or promise it the next free place."""
+        who = spec.identity
+        names = [keys.promises(part, spec.request.model) for part in PARTS]
+        arguments: list[str | int | float] = [
+            spec.request.digest.hex(), agent_name(who.key_name, who.agent), spec.level, room.wait_ms,
+            spec.wait_limit_ms, spec.wait_limit_ms * GOOD_SHARE, room.slots, max(1.0, room.usual_ms), room.jobs,
+            int(room.free), keys.LEVEL_WEIGHT, LONGEST_RETRY_S, GRACE_MS, SLOWER_LINE, MOST_AGENTS, MOST_PROMISES,
+        ]  # fmt: skip
+        with broker_errors():
+            answer: Any = await self._promise(names, arguments)
+        if answer[0]:
+            return Verdict(comes_in=True, wait_ms=int(answer[1]), kept=bool(answer[2]))
+        return Verdict(False, int(answer[1]), retry_after_s=int(answer[2]), full=bool(answer[3]))
