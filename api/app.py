@@ -90,12 +90,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     reader = async_client(settings.redis_url, connections=2, timeout_s=READ_TIMEOUT_S)
     follower = Follower(reader, api)
     membership = Membership(redis)
-    limits = Limits(
-        queue=settings.queue_limit,
-        home_ms=int(settings.home_lifetime_s * 1000),
-        move_margin_ms=int(settings.move_margin_s * 1000),
-    )
-    jobs = Jobs(redis, api, limits)
+    jobs = Jobs(redis, api, _limits(settings))
     tickets = Tickets(build(settings))
     recovery = Recovery(redis, membership, jobs, tickets, settings.load_bound, settings.lease_lifetime_s)
     forecast = Forecast(Lines(redis, rules_of(settings)), Promises(redis), settings.queue_limit)
@@ -138,6 +133,14 @@ async def _running(house: House, parts: Sequence["Part"], warming: Warming) -> A
         await house.sharing.settle(GIVE_BACK_LIMIT_S)
         await house.explainer.settle(GIVE_BACK_LIMIT_S)
         await end(tasks)
+
+
+def _limits(settings: Settings) -> Limits:
+    return Limits(
+        queue=settings.queue_limit,
+        home_ms=int(settings.home_lifetime_s * 1000),
+        move_margin_ms=int(settings.move_margin_s * 1000),
+    )
 
 
 def _sharing(settings: Settings, dispatcher: Dispatcher, raising: Raising) -> Sharing:
