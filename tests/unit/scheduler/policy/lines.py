@@ -62,6 +62,21 @@ def lines(draw: st.DrawFn, most: int = 24) -> Line:
     )  # fmt: skip
 
 
+@st.composite
+def crowded_lines(draw: st.DrawFn) -> Line:
+    """One slot or two are free, and most of what waits may not have it."""
+    slots, near = draw(st.integers(2, 6)), st.tuples(st.sampled_from([4, 5, 6]), st.just("k"), st.sampled_from("abcd"))
+    count = slots - draw(st.sampled_from([1, 1, 2]))
+    running = draw(st.lists(st.tuples(st.sampled_from([2, 5]), st.just("k"), st.sampled_from("ab")), max_size=count))
+    return Line(
+        NOW_MS, slots,
+        [waiting(number, 5, agent) for number, agent in enumerate(draw(st.text("ab", min_size=1, max_size=3)))],
+        [*(Occupied(*who) for who in running), *[Occupied(5, "k", "a")] * (count - len(running))],
+        [Returning(*who, NOW_MS + draw(st.integers(1, 6000))) for who in draw(st.lists(near, max_size=4, unique=True))],
+        urgent_until_ms=NOW_MS + 600_000 if draw(st.booleans()) else 0.0,
+    )  # fmt: skip
+
+
 def _job(draw: st.DrawFn, number: int, waited_ms: int) -> Waiting:
     level, key, agent = draw(whos)
     kind, expected_ms = draw(st.sampled_from(Kind)), draw(services_ms)

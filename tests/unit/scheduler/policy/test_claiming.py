@@ -288,6 +288,11 @@ def test_as_many_slots_are_left_as_agents_are_awaited() -> None:
     assert choose(replace(made, slots=4), RULES) == Choice(None, 1000.0)
 
 
+def test_an_agent_that_is_awaited_at_two_levels_is_one() -> None:
+    made = replace(two_slots(5, BACK, replace(BACK, level=4), running=("many", "many")), slots=4)
+    assert choose(made, RULES).job == "job-0"
+
+
 def test_the_agent_that_is_awaited_takes_the_slot_at_once() -> None:
     made = two_slots(5, BACK)
     came = waiting(1, 5, "single")
