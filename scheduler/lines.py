@@ -55,8 +55,9 @@ class Lines:
 
     async def read(self, workers: Sequence[WorkerInfo], model: str, who: Identity = NOBODY) -> None:
         """Make sure that these lines, the promises of `model` and the service `who` had are known as of just now."""
-        while any(self._age_s(worker.name) > FRESH_S for worker in workers):
-            await self._shared(workers, model, who)
+        for _ in range(2):  # the look that was under way may have been at other workers
+            if any(self._age_s(worker.name) > FRESH_S for worker in workers):
+                await self._shared(workers, model, who)
         if who is not NOBODY and any(self._service_age_s(whom) > SERVICE_FRESH_S for whom in _names(who)):
             await self._fetch((), model, who)
 

@@ -1,0 +1,130 @@
+"""One look at the lines: what waits and runs, in the order of claims, at little cost."""
+
+import asyncio
+
+import pytest
+
+from infra import keys
+from scheduler.contract import ClusterView, JobSpec, WorkerInfo
+from scheduler.lines import Lines
+from scheduler.membership import Membership
+from scheduler.policy.claiming import Rules, Service, Waiting
+from scheduler.policy.lengths import UNKNOWN
+from tests.integration.scheduler.store import Store, spec
+
+pytestmark = pytest.mark.integration
+
+NO_CLOCK = Rules(ageing_ms=1e12)  # the order of now is the order of later
+
+
+@pytest.fixture
+def lines(store: Store) -> Lines:
+    return Lines(store.redis, NO_CLOCK)
+
+
+async def infos(store: Store) -> list[WorkerInfo]:
+    view: ClusterView = await Membership(store.redis).read()
+    return [worker.info for worker in view.workers]
+
+
+def scripts_run(store: Store) -> int:
+    stats = store.raw.info("commandstats")
+    return int(stats.get("cmdstat_evalsha", {}).get("calls", 0))
+
+
+async def admitted(store: Store, *jobs: JobSpec) -> None:
+    for job in jobs:
+        await store.admit(job)
+
+
+async def test_the_line_is_seen_in_the_order_in_which_it_is_claimed(store: Store, lines: Lines) -> None:
+    worker = store.worker()
+    names = ("a", "a", "b", "c", "b", "c", "a")
+    jobs = [spec(level, agent=agent) for level, agent in zip((5, 5, 5, 2, 9, 5, 2), names, strict=True)]
+    await admitted(store, *jobs)
+    store.raw.hset(keys.attained("agent:k:b"), mapping={"ms": 5000, "at_ms": store.now_ms()})
+    await lines.read(await infos(store), "m")
+    outlook = lines.of("w1")
+    assert outlook is not None
+    claimed = [job.id for _ in jobs if (job := worker.claims.claim(slots=99)) is not None]
+    assert [step.job.id for step in outlook.steps] == claimed
+
+
+async def test_what_runs_is_seen_with_what_is_left_of_it(store: Store, lines: Lines) -> None:
+    worker = store.worker()
+    await admitted(store, spec(), spec())
+    for _ in range(2):
+        assert worker.claims.claim(slots=2)
+    await lines.read(await infos(store), "m")
+    outlook = lines.of("w1")
+    assert outlook is not None
+    assert not outlook.free_now
+    assert 1000 < outlook.start_ms(newcomer()) < 20_000
+
+
+def newcomer(agent: str = "new") -> Waiting:
+    one = spec(agent=agent)
+    return Waiting(one.id, one.level, "k", agent, one.identity.kind, 10**15, 0.0)
+
+
+async def test_many_who_ask_at_once_share_one_look(store: Store, lines: Lines) -> None:
+    for name in ("w1", "w2"):
+        store.worker(name)
+    workers = await infos(store)
+    before = scripts_run(store)
+    await asyncio.gather(*(lines.read(workers, "m") for _ in range(50)))
+    assert scripts_run(store) == before + 1
+    await lines.read(workers[:1], "m")
+    assert scripts_run(store) == before + 1
+
+
+async def test_a_reader_that_leaves_takes_the_look_from_nobody(store: Store, lines: Lines) -> None:
+    store.worker()
+    workers = await infos(store)
+    leaving = asyncio.create_task(lines.read(workers, "m"))
+    staying = asyncio.create_task(lines.read(workers, "m"))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    await staying
+    assert lines.of("w1") is not None
+
+
+async def test_what_this_process_has_added_since_is_seen(store: Store, lines: Lines) -> None:
+    store.worker()
+    workers = await infos(store)
+    await lines.read(workers, "m")
+    jobs = [newcomer() for _ in range(3)]
+    for job in [*jobs, jobs[0]]:
+        lines.add(workers[0], job, UNKNOWN, 100)
+    outlook = lines.of("w1")
+    assert outlook is not None
+    assert (outlook.queued, len(outlook.steps)) == (3, 3)
+
+
+async def test_the_service_of_one_that_is_in_no_line_is_known(store: Store, lines: Lines) -> None:
+    store.worker()
+    who = spec(agent="b").identity
+    store.raw.hset(keys.attained("agent:k:b"), mapping={"ms": 5000, "at_ms": 7})
+    await lines.read(await infos(store), "m", who)
+    assert lines.had(who) == (Service(), Service(5000.0, 7.0))
+    assert lines.had(spec(agent="c").identity) == (Service(), Service())
+
+
+async def test_a_record_that_ran_out_is_passed_over(store: Store, lines: Lines) -> None:
+    store.worker()
+    await admitted(store, spec(job_id="gone"), spec(job_id="here"))
+    store.raw.delete(keys.job("gone"))
+    await lines.read(await infos(store), "m")
+    outlook = lines.of("w1")
+    assert outlook is not None
+    assert [step.job.id for step in outlook.steps] == ["here"]
+
+
+async def test_what_runs_without_a_record_holds_its_slot(store: Store, lines: Lines) -> None:
+    store.worker()
+    for name in ("one", "two"):
+        store.raw.hset(keys.running("w1"), name, "w1-1")
+    await lines.read(await infos(store), "m")
+    outlook = lines.of("w1")
+    assert outlook is not None
+    assert not outlook.free_now
