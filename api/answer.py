@@ -68,6 +68,11 @@ class Answer:
         return self.started.worker if self.started else self._placed.worker
 
     @property
+    def eta_ms(self) -> int | None:
+        """The wait that was expected when the request came, 0 for none; None when nobody could say."""
+        return self._placed.eta_ms
+
+    @property
     def shared(self) -> bool:
         """Whether this is the answer to an identical request of another client."""
         return self._placed.shared
@@ -111,12 +116,13 @@ class Answer:
 
     def headers(self) -> dict[str, str]:
         """What is known of the answer now."""
-        shared = {"x-corral-shared": "1"} if self.shared else {}
+        known = {"x-corral-worker": self.worker}
+        known |= {"x-corral-shared": "1"} if self.shared else {}
+        known |= {"x-corral-eta-ms": str(self.eta_ms)} if self.eta_ms is not None else {}
         if self.started is None:
-            return {"x-corral-worker": self.worker, **shared}
+            return known
         return {
-            **shared,
-            "x-corral-worker": self.started.worker,
+            **known,
             "x-corral-slot": str(self.started.slot),
             "x-corral-attempt": str(self.started.attempt),
             "x-corral-queue-ms": str(self.started.queue_ms),

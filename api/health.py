@@ -1,6 +1,7 @@
 """Is it alive, is it ready, and what is going on.
 
-Owns: the routes that operators, load balancers and the client's first look use. None of them waits for the broker.
+Owns: the routes that operators, load balancers and the client's first look use. None of them waits for a broker that
+does not answer.
 Never: changes anything.
 """
 
@@ -59,15 +60,19 @@ def _why_none(request: Request, house: House) -> str:
 
 @router.get("/v1/status")
 async def status(request: Request) -> JsonResponse:
-    """Workers, their slots and lines, and what cache misses cost by cause; a second old while the broker answers."""
+    """Workers, their slots and lines, who waits there for how long, how right that is, and what cache misses cost by
+    cause; a second old while the broker answers."""
     house: House = request.app.state.house
     house.keyring.caller(request.headers)
-    workers = [_worker(worker) for worker in sorted(house.view.workers, key=lambda w: w.info.name)]
+    forecast = house.dispatcher.forecast
+    lines = await forecast.shown(house.view)
+    workers = [_worker(worker, lines) for worker in sorted(house.view.workers, key=lambda w: w.info.name)]
     waiting = sum(sum(worker["queued"]) for worker in workers)
     shown = {"broker": house.membership.fresh, "workers": workers, "waiting": waiting, "misses": house.turns.totals}
-    return JsonResponse(shown)
+    return JsonResponse({**shown, "coalesced": house.sharing.coalesced, "wait": forecast.figures(house.models())})
 
 
-def _worker(worker: WorkerView) -> dict[str, Any]:
+def _worker(worker: WorkerView, lines: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
     info = worker.info.model_dump(mode="json", exclude={"version"})
-    return {**info, "queued": list(worker.queued), "running": worker.running, "homes": worker.homes}
+    loads = {"queued": list(worker.queued), "running": worker.running, "homes": worker.homes}
+    return {**info, **loads, "line": lines.get(worker.info.name, [])}

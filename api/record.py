@@ -41,6 +41,8 @@ class Record:
         fields["took_ms"] = round((monotonic() - self._began_s) * 1000)
         if isinstance(failure, CorralError):
             fields["reason"] = failure.code
+            if failure.retry_after_s is not None:
+                fields["retry_after_s"] = failure.retry_after_s
         write = log.info if outcome in ("done", "left") else log.warning
         write("request", **fields)
         if self.answer is not None:
@@ -68,6 +70,7 @@ class Record:
         fields: dict[str, Any] = {}
         if self.answer:
             fields |= {"job": self.answer.job_id, "worker": self.answer.worker, "shared": self.answer.shared}
+            fields["eta_ms"] = self.answer.eta_ms
         if self.answer and (started := self.answer.started):
             fields |= {
                 "attempt": started.attempt,

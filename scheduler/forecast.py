@@ -97,17 +97,27 @@ class Forecast:
     async def shown(self, view: ClusterView) -> dict[str, list[dict[str, Any]]]:
         """The first MOST_SHOWN jobs of each line in the order of claims, as /v1/status tells of them; as last seen when
         the broker does not answer at once."""
-        infos = [worker.info for worker in view.workers if sum(worker.queued)]
-        if infos:
-            reading = asyncio.ensure_future(self._lines.read(infos, ""))
-            await asyncio.wait([reading], timeout=SHOWN_WITHIN_S)
-            reading.add_done_callback(_looked_at)
+        infos = [worker.info for worker in view.workers]
+        looking = asyncio.ensure_future(self._lines.look(infos))
+        await asyncio.wait([looking], timeout=SHOWN_WITHIN_S)
+        looking.add_done_callback(_looked_at)
         seen = {info.name: self._lines.of(info.name) for info in infos}
         return {name: _line(outlook) for name, outlook in seen.items() if outlook is not None}
 
-    def promised(self, models: Sequence[str]) -> int:
-        """How many refused callers hold a promise, as far as seen."""
-        return sum(map(self._lines.promised, models))
+    def figures(self, models: Sequence[str]) -> dict[str, Any]:
+        """How right the expected waits of this process were, whom it refused and how many of these came in as promised;
+        and of the cluster, as far as seen, how many of `models` hold a promise, and how many jobs were moved."""
+        error = self.accuracy.error()
+        return {
+            "waits": error.waits,
+            "median_error_s": round(error.median_ms / 1000, 2),
+            "p90_error_s": round(error.p90_ms / 1000, 2),
+            "ratio": error.ratio,
+            "refused": dict(self.refused),
+            "promises_kept": self.kept,
+            "promises_open": sum(map(self._lines.promised, models)),
+            "moved": self._lines.moved,
+        }
 
     async def _ask(self, spec: JobSpec, room: Room) -> None:
         verdict = await self._promises.ask(spec, room)

@@ -29,6 +29,7 @@ FRESH_S = 0.1
 SERVICE_FRESH_S = 1.0  # it fades slowly, and grows with claims only
 MOST_LOOKED_AT = 256  # jobs of a line
 MOST_REMEMBERED = 10_000  # services of agents
+ANY = ""  # model
 NOBODY = Identity(key_name="", agent="", session=None, conversation="", kind=Kind.WARM, identified=False)
 
 _service = lru_cache(MOST_REMEMBERED)(remaining_ms)
@@ -43,7 +44,10 @@ class _Look:
 
 
 class Lines:
-    """The lines of one API process's cluster. `read` raises BrokerDown when Redis does not answer."""
+    """The lines of one API process's cluster. What reads raises BrokerDown when Redis does not answer.
+
+    `moved` counts the queued jobs that the cluster has moved to be answered sooner.
+    """
 
     def __init__(self, redis: Redis, rules: Rules) -> None:
         self._script = redis.register_script(scripts.text("lines"))
@@ -52,6 +56,7 @@ class Lines:
         self._promised: dict[str, int] = {}
         self._had: dict[str, tuple[Service, float]] = {}
         self._reading: dict[str, asyncio.Task[None]] = {}
+        self.moved = 0
 
     async def read(self, workers: Sequence[WorkerInfo], model: str, who: Identity = NOBODY) -> None:
         """Make sure that these lines, the promises of `model` and the service `who` had are known as of just now."""
@@ -60,6 +65,10 @@ class Lines:
                 await self._shared(workers, model, who)
         if who is not NOBODY and any(self._service_age_s(whom) > SERVICE_FRESH_S for whom in _names(who)):
             await self._fetch((), model, who)
+
+    async def look(self, workers: Sequence[WorkerInfo]) -> None:
+        """See these lines as of now."""
+        await self._shared(workers, ANY, NOBODY)
 
     def of(self, worker: str) -> Outlook | None:
         """What was seen of a worker lately; None: nothing."""
@@ -96,12 +105,12 @@ class Lines:
 
     async def _fetch(self, workers: Sequence[WorkerInfo], model: str, who: Identity) -> None:
         names = [name(worker.name) for worker in workers for name in (keys.line, keys.running, keys.heads, keys.urgent)]
-        names.append(keys.promises("places", model))
+        names += [keys.promises("places", model), keys.COUNTS]
         arguments: list[str | int] = [keys.job(""), keys.attained(""), MOST_LOOKED_AT, *_names(who)]
         with broker_errors():
             found: Any = orjson.loads(await self._script(names, arguments))
         at_s = monotonic()
-        self._promised[model] = found["promised"]
+        self._promised[model], self.moved = found["promised"], found["moved"]
         self._remember(found["service"] or {}, at_s)
         for worker, row in zip(workers, found["workers"] or (), strict=True):
             self._looks[worker.name] = _Look(self._outlook(worker, row, found["now"]), at_s)

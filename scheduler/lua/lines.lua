@@ -1,8 +1,8 @@
 -- Read the lines of workers, what they run, and the service that those who ask there have had. Writes nothing.
--- KEYS  for each worker: line, running, heads, urgent; then the places of the promises
+-- KEYS  for each worker: line, running, heads, urgent; then the places of the promises and the cluster's counts
 -- ARGV  1 prefix of job keys  2 prefix of the keys of attained service  3 most jobs of a line that are looked at
 --       then those whose service is asked for besides, as `key:<name>` or `agent:<key name>:<agent>`
--- Returns a JSON text: {now: ms, promised: jobs, workers: [{queued: jobs, urgent_ms: ms left or less than 0,
+-- Returns a JSON text: {now: ms, promised: jobs, moved: jobs, workers: [{queued: jobs, urgent_ms: ms left or less than 0,
 -- waiting: [[id, level, key, agent, kind, arrival, arrival_ms, expected_ms, agent_weight, key_weight, new_tokens,
 -- length_mu, length_sigma]], running: [[id, level, key, agent, claimed_ms, new_tokens, length_mu, length_sigma]],
 -- heads: {pair: ms}}], service: {whom: [ms, at_ms]}}. Empty lists may come as empty objects; what a record lacks is false.
@@ -49,11 +49,11 @@ local function running(key)
 end
 
 local workers = {}
-for i = 1, #KEYS - 1, 4 do
+for i = 1, #KEYS - 2, 4 do
   local heads = {}
   workers[#workers + 1] = {queued = redis.call('ZCARD', KEYS[i]), urgent_ms = redis.call('PTTL', KEYS[i + 3]),
     waiting = waiting(KEYS[i], KEYS[i + 2], heads), running = running(KEYS[i + 1]), heads = heads}
 end
 for i = 4, #ARGV do look_up(ARGV[i]) end
 return cjson.encode({now = time[1] * 1000 + math.floor(time[2] / 1000), workers = workers, service = service,
-  promised = redis.call('ZCARD', KEYS[#KEYS])})
+  promised = redis.call('ZCARD', KEYS[#KEYS - 1]), moved = tonumber(redis.call('HGET', KEYS[#KEYS], 'moved') or 0)})

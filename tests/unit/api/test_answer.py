@@ -33,6 +33,7 @@ class Job:
     worker = moved_to = "w1"
     may_use_reserve = shared = False
     may_return = True
+    eta_ms: int | None = None
     spec = SimpleNamespace(id="job")
 
     def __init__(self, *comes: list[Delta] | Exception, **says: list[Any]) -> None:
@@ -160,3 +161,14 @@ async def test_a_job_that_was_moved_is_held_against_its_new_workers_window() -> 
     made = answer(job, early_commit_s=1e-9)
     await made.commit()
     assert made.headers() == {"x-corral-worker": "w2"}
+
+
+@pytest.mark.parametrize("eta_ms", [0, 1234])
+async def test_the_wait_that_was_expected_is_told_beside_the_one_that_was(eta_ms: int) -> None:
+    job = Job(ENDS)
+    job.eta_ms = eta_ms
+    made = answer(job)
+    assert made.headers() == {"x-corral-worker": "w1", "x-corral-eta-ms": str(eta_ms)}
+    await made.commit()
+    headers = made.headers()
+    assert (headers["x-corral-eta-ms"], headers["x-corral-queue-ms"]) == (str(eta_ms), "0")
