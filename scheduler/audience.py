@@ -38,6 +38,10 @@ class Reader:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
                     await self._arrived.wait()
+        return self.take_now()
+
+    def take_now(self) -> list[Delta]:
+        """As `take`, without waiting."""
         self._arrived.clear()
         deltas, self._unread = self._unread, []
         self.ended = self.ended or (bool(deltas) and isinstance(deltas[-1], Finished | Failed))

@@ -150,6 +150,11 @@ class Held:
         return self.placed.may_use_reserve
 
     @property
+    def eta_ms(self) -> int | None:
+        """The wait that was expected when its own request came; None for one that joined, or when nobody knows."""
+        return None if self.shared else self.placed.eta_ms
+
+    @property
     def met_its_window(self) -> bool:
         return isinstance(self.last, Failed) and self.last.code == PromptTooLong.code
 
