@@ -44,6 +44,16 @@ class Store(Answer):
     failures: int = 0
 
 
+class Waiting(Answer):
+    """A queued request, and in how many seconds it is expected to be started; None: nobody can say."""
+
+    place: int
+    agent: str = ""
+    level: int = 0
+    waited_s: float = 0
+    expected_s: float | None = None
+
+
 class Worker(Answer):
     name: str
     state: str
@@ -52,6 +62,7 @@ class Worker(Answer):
     context_tokens: int = 0
     slots: tuple[Slot, ...] = ()
     queued: tuple[int, ...] = (0,) * 10
+    line: tuple[Waiting, ...] = ()
     running: int = 0
     gpu: str = ""
     engine: str = ""
@@ -67,9 +78,24 @@ class Misses(Answer):
     ms: int = 0
 
 
+class Wait(Answer):
+    """How far the expected waits of the last `waits` were off, whom they had refused, and what came of the promises."""
+
+    waits: int = 0
+    median_error_s: float = 0
+    p90_error_s: float = 0
+    ratio: float = 0
+    refused: dict[str, int] = {}
+    promises_kept: int = 0
+    promises_open: int = 0
+    moved: int = 0
+
+
 class Status(Answer):
     workers: tuple[Worker, ...] = ()
     waiting: int = 0
+    wait: Wait = Wait()
+    coalesced: int = 0
     misses: dict[str, Misses] = {}
 
 

@@ -1,6 +1,6 @@
 """`corral status`: who does what now.
 
-Owns: the tables of workers, slots and queues.
+Owns: the tables of workers, slots and queues, and the words of what waiting comes to.
 Never: decides whether that is good; `corral doctor` does.
 """
 
@@ -27,7 +27,7 @@ def status(
     url: options.Url = None,
     key: options.Key = None,
 ) -> None:
-    """Show workers, slots, queues, saved caches and what cache misses cost."""
+    """Show workers, slots, who waits for how long, saved caches and what cache misses cost."""
     settings = options.load_with().settings
     with Gateway(url or gateway.address(settings), gateway.key(settings, key)) as client:
         if watch:
@@ -61,8 +61,9 @@ def tables(status: Status) -> RenderableType:
     if not status.workers:
         return Text("No worker is known. Start one with `corral up`, or `corral worker` beside a broker.")
     blank = Text("")
-    queued = Text(f"Waiting in all: {status.waiting}")
-    tables = [workers_table(status), slots_table(status), queue_table(status), queued]
+    tables = [workers_table(status), slots_table(status), queue_table(status)]
+    tables += [line_table(status)] if any(worker.line for worker in status.workers) else []
+    tables += [wait_words(status)]
     tables += [store_table(status)] if any(worker.store for worker in status.workers) else []
     tables += [misses_table(status)] if status.misses else []
     return Group(*[part for table in tables for part in (table, blank)][:-1])
@@ -108,6 +109,42 @@ def queue_table(status: Status) -> RenderableType:
     for worker in status.workers:
         table.add_row(worker.name, *(f"{count}" if count else "." for count in worker.queued))
     return table
+
+
+def line_table(status: Status) -> RenderableType:
+    """One line a queued request, in the order in which they are expected to be started."""
+    columns = ("Place", "Level", "Waits for", "Starts in")
+    table = console.grid("Waiting at", "Place", "Agent", *columns[1:], right=columns)
+    for worker in status.workers:
+        for one in worker.line:
+            starts = "never" if one.expected_s is None else f"{one.expected_s:.0f} s"
+            row = (f"{one.place}", one.agent, f"{one.level}", f"{one.waited_s:.0f} s", starts)
+            table.add_row(worker.name, *row)
+        if worker.line and (more := sum(worker.queued) - len(worker.line)) > 0:
+            table.add_row("", "", Text(f"and {more} more", style="dim"))
+    return table
+
+
+def wait_words(status: Status) -> RenderableType:
+    """How many wait, how right their expected waits are, and what became of those that could not."""
+    wait = status.wait
+    words = [f"Waiting in all: {status.waiting}"]
+    if wait.waits:
+        words.append(
+            f"Expected starts: half within {wait.median_error_s:.1f} s, nine in ten within {wait.p90_error_s:.1f} s, "
+            f"{wait.ratio:.2f} times the real wait (the last {wait.waits} that waited)"
+        )
+    long, full = wait.refused.get("wait", 0), wait.refused.get("full", 0)
+    if long or full or wait.promises_open:
+        words.append(
+            f"Refused: {long} for a wait that is too long, {full} for a full line; {wait.promises_kept} came back and "
+            f"were let in as promised, {wait.promises_open} may still come"
+        )
+    if wait.moved or status.coalesced:
+        words.append(
+            f"Moved to start sooner: {wait.moved}; answered together with an identical request: {status.coalesced}"
+        )
+    return Text("\n".join(words))
 
 
 def store_table(status: Status) -> RenderableType:

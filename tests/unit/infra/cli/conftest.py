@@ -58,12 +58,26 @@ def fixed_api() -> Iterator[FixedApi]:
             {"slot": 1},
         ],
         "queued": [0, 2, 0, 0, 0, 7, 0, 0, 0, 0],
+        "line": [
+            {"agent": "builder", "level": 5, "place": 1, "waited_s": 3.2, "expected_s": 12.4},
+            {"agent": "tester", "level": 5, "place": 2, "waited_s": 0.1, "expected_s": None},
+        ],
         "engine_bytes": 3 * 2**30,
         "store": {"off": "", "used_bytes": 5 * 2**30, "saves": 41, "restores": 17, "failures": 0, "bytes_per_token": 9},
         "something_new": True,
     }
     misses = {"evicted": {"count": 3, "tokens": 84210, "ms": 61400}, "first_turn": {"count": 8, "tokens": 0, "ms": 0}}
-    api.answers["/v1/status"] = (200, {"workers": [worker], "waiting": 9, "misses": misses})
+    wait: dict[str, object] = {
+        "waits": 120,
+        "median_error_s": 1.25,
+        "p90_error_s": 8.0,
+        "ratio": 1.04,
+        "promises_kept": 7,
+        "moved": 4,
+    }
+    wait["refused"] = {"wait": 11, "full": 2}
+    status = {"workers": [worker], "waiting": 9, "misses": misses, "wait": wait, "coalesced": 5}
+    api.answers["/v1/status"] = (200, status)
     api.answers["/v1/models"] = (200, {"data": [{"id": "anthropic-m"}]})
     api.answers["/ready"] = (200, {})
     yield api

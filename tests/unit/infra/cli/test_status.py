@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from infra.cli import status
-from infra.cli.gateway import Misses, Slot, Status, Store, Worker
+from infra.cli.gateway import Misses, Slot, Status, Store, Wait, Waiting, Worker
 from infra.errors import CorralError
 from tests.unit.infra.cli.conftest import FixedApi
 
@@ -27,6 +27,29 @@ def test_who_holds_what_is_shown(fixed_api: FixedApi, capsys: pytest.CaptureFixt
         assert word in text
     assert "Waiting in all: 9" in text
     assert "\x1b" not in text
+
+
+def test_who_waits_for_how_long_is_shown_in_its_order(fixed_api: FixedApi, capsys: pytest.CaptureFixture[str]) -> None:
+    status.status(url=fixed_api.url)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    first = lines.index(["w1", "1", "builder", "5", "3", "s", "12", "s"])
+    assert lines[first + 1] == ["w1", "2", "tester", "5", "0", "s", "never"]
+    assert lines[first + 2] == ["and", "7", "more"]
+
+
+def test_how_right_the_expected_starts_are_is_told(fixed_api: FixedApi, capsys: pytest.CaptureFixture[str]) -> None:
+    status.status(url=fixed_api.url)
+    text = capsys.readouterr().out
+    assert "half within 1.2 s, nine in ten within 8.0 s, 1.04 times the real wait (the last 120 that waited)" in text
+    assert "Refused: 11 for a wait that is too long, 2 for a full line; 7 came back" in text
+    assert "Moved to start sooner: 4; answered together with an identical request: 5" in text
+
+
+def test_where_nobody_waited_nothing_is_said_of_waits() -> None:
+    text = printed(Status(workers=(Worker(name="w1", state="ready"),)), 120)
+    assert "Waiting in all: 0" in text
+    for word in ("Expected starts", "Refused", "Moved", "Waiting at"):
+        assert word not in text
 
 
 def test_saved_caches_and_misses_are_shown(fixed_api: FixedApi, capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,12 +89,14 @@ def test_the_tables_fit_the_terminal(width: int) -> None:
         context_tokens=262144,
         slots=slots,
         queued=(123,) * 10,
+        line=(Waiting(place=20, agent="a-rather-long-agent-name-here", level=5, waited_s=599, expected_s=599),),
         gpu="0,1",
         engine_bytes=23 * 2**30,
         store=Store(off="the probe: the engine reused 3 of 512 tokens", used_bytes=2**40, saves=10**6, restores=10**6),
     )
     misses = {"history_rewritten": Misses(count=10**6, tokens=10**11, ms=10**9)}
-    lines = printed(Status(workers=(worker,), misses=misses), width).splitlines()
+    wait = Wait(waits=500, median_error_s=100, p90_error_s=300, ratio=10, refused={"wait": 10**6, "full": 10**6})
+    lines = printed(Status(workers=(worker,), misses=misses, wait=wait), width).splitlines()
     assert max(len(line.rstrip()) for line in lines) <= width
     assert any("the engine ended" in line for line in lines)
 
