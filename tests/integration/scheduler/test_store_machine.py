@@ -1,7 +1,7 @@
 """The store against a simple model: whatever happens in whatever order, the books agree.
 
-No job is lost, none is claimed twice, each has exactly one last entry, a line and its tickets agree, and no key that
-belongs to a job lives for ever.
+No job is lost, none is claimed twice, each has exactly one last entry, a line and its tickets agree, each claim is
+charged and settled once, and no key that belongs to a job lives for ever.
 """
 
 import asyncio
@@ -26,6 +26,7 @@ from hypothesis.stateful import (
 from infra import keys
 from infra.errors import NoWorker, QueueFull
 from scheduler.contract import ClaimedJob, Failed, Finished, JobSpec, Kind, StopReason, TextDelta, encode_deltas
+from scheduler.policy.claiming import Line, Rules, Service, Waiting, choose
 from tests.doubles.broker import Broker
 from tests.integration.scheduler.store import Store, Worker, candidates, spec, to
 
@@ -33,7 +34,8 @@ pytestmark = pytest.mark.integration
 
 WORKERS = ("w1", "w2")
 QUEUE_LIMIT = 4
-RANK = {Kind.MAIN: 0, Kind.SUBAGENT: 1, Kind.SIDE: 2}
+AGENTS = "ab"
+KINDS = [Kind.MAIN, Kind.SUBAGENT, Kind.SIDE]
 TEXT = encode_deltas([TextDelta("t")])
 DONE = encode_deltas([Finished(StopReason.END_TURN, None, 1, 0, 1, 1, 1, "h", 1)])
 FAILED = encode_deltas([Failed("engine_lost", "gone")])
@@ -49,12 +51,14 @@ class Model:
     spec: JobSpec
     worker: str
     arrival: int
+    expected_ms: int
     state: str = "queued"
     incarnation: str = ""
     claimed: ClaimedJob | None = None
     sequence: int = 0
     entries: int = 0
     runs_nowhere: bool = False
+    settled: bool = False
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -69,6 +73,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.runner = asyncio.Runner()
         self.store = self.run_async(self._new_store())
         self.model: dict[str, Model] = {}
+        self.charged_ms = dict.fromkeys(AGENTS, 0.0)
         self.arrivals = 0
         self.lives = 0
         self.workers = {name: self._new_worker(name) for name in WORKERS}
@@ -92,12 +97,13 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(
         target=jobs,
         level=st.integers(0, 9),
-        agent=st.sampled_from("ab"),
-        kind=st.sampled_from(list(RANK)),
+        agent=st.sampled_from(AGENTS),
+        kind=st.sampled_from(KINDS),
         order=st.permutations(WORKERS),
         twice=st.booleans(),
+        expected_ms=st.integers(1, 10_000),
     )
-    def admit(self, level: int, agent: str, kind: Kind, order: list[str], twice: bool) -> Any:
+    def admit(self, level: int, agent: str, kind: Kind, order: list[str], twice: bool, expected_ms: int) -> Any:
         job = spec(level, agent=agent, kind=kind)
         with_room = [name for name in order if len(self._line(name)) < QUEUE_LIMIT]
         try:
@@ -108,8 +114,9 @@ class StoreMachine(RuleBasedStateMachine):
             assert with_room == []
             return multiple()
         self.arrivals += 1
-        self.model[job.id] = Model(job, worker, self.arrivals)
-        assert worker == with_room[0]
+        self.model[job.id] = Model(job, worker, self.arrivals, expected_ms)
+        self.store.raw.hset(keys.job(job.id), "expected_ms", expected_ms)
+        assert worker in with_room
         return job.id
 
     @rule(name=st.sampled_from(WORKERS))
@@ -120,23 +127,46 @@ class StoreMachine(RuleBasedStateMachine):
             assert self._line(name) == []
             return
         self.store.raw.rpop(keys.level_list(name, ticket))
-        worker = self.workers[name]
+        worker, expected = self.workers[name], self._choice(name)
         claimed = worker.claims.claim()
         line = self._line(name)
         if not line:
             assert claimed is None
             return
         assert claimed is not None
-        best = min(
-            (job for job in line if job.spec.level == line[0].spec.level),
-            key=lambda job: (
-                job.spec.identity.agent != line[0].spec.identity.agent,
-                RANK[job.spec.identity.kind],
-                job.arrival,
-            ),
-        )
-        assert claimed.id == best.spec.id
+        assert claimed.id == expected
+        best = self.model[claimed.id]
         best.state, best.claimed, best.incarnation = "running", claimed, worker.incarnation
+        self.charged_ms[best.spec.identity.agent] += best.expected_ms
+
+    def _choice(self, name: str) -> str | None:
+        """What the policy takes, from the jobs that we believe in and the service that the store has written."""
+        now_ms = self.store.now_ms()
+        waiting = [
+            Waiting(
+                job.spec.id, job.spec.level, "k", job.spec.identity.agent, job.spec.identity.kind, job.arrival, now_ms
+            )
+            for job in self._line(name)
+        ]
+        return choose(
+            Line(now_ms, 1, waiting, agents={f"k:{agent}": self._had(agent) for agent in AGENTS}), Rules()
+        ).job
+
+    def _had(self, agent: str) -> Service:
+        ms, at_ms = self.store.raw.hmget(keys.attained(f"agent:k:{agent}"), "ms", "at_ms")
+        return Service(float(ms or 0), float(at_ms or 0))
+
+    @rule(job_id=jobs, used_ms=st.integers(0, 20_000), twice=st.booleans())
+    def settle(self, job_id: str, used_ms: int, twice: bool) -> None:
+        """The answer is over, whatever has become of its job; said again it changes nothing."""
+        job = self.model[job_id]
+        if job.claimed is None:
+            return
+        for _ in range(2 if twice else 1):
+            self.workers[job.worker].claims.settle(job.claimed, used_ms, None, in_tool_call=False)
+        if not job.settled:
+            self.charged_ms[job.spec.identity.agent] += used_ms - job.expected_ms
+            job.settled = True
 
     @rule(job_id=jobs, final=st.sampled_from(["", "done", "failed"]), repeated=st.booleans())
     def write(self, job_id: str, final: str, repeated: bool) -> None:
@@ -183,6 +213,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert moved is (job.state == "queued" and len(self._line(new)) < QUEUE_LIMIT)
         if moved:
             self.store.ticket(new, job.spec.level)
+            self.store.raw.hset(keys.job(job_id), "expected_ms", job.expected_ms)
             job.worker = new
 
     @rule(name=st.sampled_from(WORKERS))
@@ -229,6 +260,12 @@ class StoreMachine(RuleBasedStateMachine):
             assert self.store.state(job_id) == (None if job.state == "gone" else job.state)
             runs = job.state in ("running", "cancelled") and not job.runs_nowhere
             assert (job_id in running[job.worker]) is runs
+
+    @invariant()
+    def each_claim_is_charged_and_settled_once(self) -> None:
+        had = {agent: self._had(agent).ms for agent in AGENTS}
+        # The machine runs for a second, and service fades by half in three minutes.
+        assert had == pytest.approx(self.charged_ms, rel=0.05, abs=1.0)
 
     @precondition(lambda self: self.model)
     @invariant()
