@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from infra import keys
+from scheduler import claims
 from scheduler.contract import Kind
 from scheduler.packing import unpack
 from tests.integration.scheduler.store import Store, Worker, request, spec
@@ -142,3 +143,18 @@ async def test_a_claim_that_is_sent_twice_takes_one_job(store: Store, monkeypatc
     assert unpack(claimed.body) == request()
     assert (list(store.running()), store.line()) == ([first.id], [second.id])
     assert claim_all(worker) == [second.id]
+
+
+async def test_a_claim_whose_answer_was_lost_is_refunded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims, "UNHELD_S", 0)
+    worker = store.worker()
+    held, lost = spec(0), spec(5)
+    for job in (held, lost):
+        await store.admit(job)
+        store.raw.hset(keys.job(job.id), "expected_ms", 8000)
+        assert worker.claims.claim() is not None
+    assert worker.beat(held.id) == {held.id: "running"}
+    for whom in ("key:k", "agent:k:agent"):
+        # A little has faded since.
+        assert float(store.raw.hget(keys.attained(whom), "ms")) == pytest.approx(8000, rel=0.01)
+    assert store.raw.hget(keys.job(lost.id), "claimed_ms") is None

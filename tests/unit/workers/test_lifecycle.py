@@ -77,3 +77,15 @@ def test_an_answer_that_begins_after_the_drain_is_stopped_at_once() -> None:
     with running.job("late"):
         running.attach("late", generation)
         assert generation.cancelled.is_set()
+
+
+def test_a_ticket_that_waits_for_a_slot_hears_of_the_drain() -> None:
+    serving, running = Draining(), Running()
+    thread = drain_when_told(cast(Serving, serving), running, WAIT_S, lambda: None)
+    with running.task():
+        seen = running.changes
+        serving.draining.set()
+        running.wait_change(seen, WAIT_S)
+        assert running.changes > seen
+    thread.join(WAIT_S)
+    assert not thread.is_alive()

@@ -2,11 +2,13 @@
 
 import threading
 from contextlib import ExitStack
+from typing import cast
 
 import pytest
 
 from infra.errors import Cancelled, WorkerLost
-from workers.running import Running
+from scheduler.claims import Claims
+from workers.running import Running, hear_cancellations
 
 pytestmark = pytest.mark.unit
 WAIT_S = 10
@@ -88,3 +90,76 @@ def test_waiting_ends_when_the_last_job_does() -> None:
         waiter.start()
     waiter.join()
     assert waited == [True]
+
+
+def test_tickets_are_those_in_work_that_have_no_job() -> None:
+    running = Running()
+    with running.task(), running.task():
+        assert (running.tickets, running.jobs()) == (2, [])
+        with running.job("a"):
+            assert (running.tickets, running.jobs()) == (1, ["a"])
+    assert running.tickets == 0
+
+
+def waits(running: Running, seen: int) -> threading.Thread:
+    """A started thread that waits for a change for as long as a test may take."""
+    thread = threading.Thread(target=running.wait_change, args=(seen, WAIT_S))
+    thread.start()
+    return thread
+
+
+def ends(thread: threading.Thread) -> bool:
+    thread.join(WAIT_S / 2)
+    return not thread.is_alive()
+
+
+def test_a_ticket_that_waits_hears_of_a_change() -> None:
+    running = Running()
+    thread = waits(running, running.changes)
+    running.change()
+    assert ends(thread)
+
+
+def test_a_change_that_came_before_the_wait_began_is_not_missed() -> None:
+    running = Running()
+    seen = running.changes
+    running.change()
+    assert ends(waits(running, seen))
+
+
+def test_the_end_of_another_ticket_is_a_change() -> None:
+    running = Running()
+    with running.task():
+        thread = waits(running, running.changes)
+    assert ends(thread)
+
+
+def test_the_wait_for_a_change_has_an_end() -> None:
+    running = Running()
+    running.wait_change(running.changes, 0.001)
+
+
+class Words:
+    """A control stream that says these, and then that nobody is to listen any more."""
+
+    def __init__(self, stopping: threading.Event, *said: list[str]) -> None:
+        self.said, self.stopping = list(said), stopping
+
+    def cancellations(self) -> list[str]:
+        word = self.said.pop(0)
+        if not self.said:
+            self.stopping.set()
+        return word
+
+
+def test_the_control_stream_cancels_jobs_and_tells_of_new_ones() -> None:
+    running, generation, stopping = Running(), Generation(), threading.Event()
+    seen = running.changes
+    with running.job("a"):
+        running.attach("a", generation)
+        hear_cancellations(cast(Claims, Words(stopping, ["a"])), running, stopping)
+        assert generation.cancelled.is_set()
+        assert running.changes == seen
+        stopping.clear()
+        hear_cancellations(cast(Claims, Words(stopping, ["", "b"])), running, stopping)
+        assert running.changes > seen

@@ -263,3 +263,90 @@ def test_a_ticket_counts_as_work_from_before_its_claim() -> None:
         work.generate("ticket", "me", 5)
     assert seen == [False]
     assert running.wait_idle(0)
+
+
+# --- slots that are kept, and accounts ------------------------------------------------------------------------------
+
+
+def work(engine: Engine, lines: Lines, running: Running | None = None) -> Pen:
+    pen = Pen()
+    with Flusher(1) as flusher:
+        made = Work(cast(Claims, lines), pen, flusher, running or Running(), cast(Serving, cast(Any, engine)))
+        made.generate("ticket", "me", 5)
+    return pen
+
+
+def test_a_ticket_waits_while_a_slot_is_kept_and_then_takes_its_job() -> None:
+    lines = Lines(BODY, held_ms=(1, 1))
+    assert work(Engine(prompt(), END, usable=3), lines).finals == ["done"]
+    assert lines.asked == [(3, 1)] * 3
+
+
+def test_a_ticket_that_waits_looks_again_at_once_when_something_changes() -> None:
+    running = Running()
+
+    class Changing(Lines):
+        def claim(self, slots: int, tickets: int) -> ClaimedJob | None:
+            running.change()  # a word that comes between the claim and the wait
+            return super().claim(slots, tickets)
+
+    lines = Changing(BODY, held_ms=(3_600_000,))
+    assert work(Engine(prompt(), END), lines, running).finals == ["done"]
+    assert lines.claims == 2
+
+
+def test_a_ticket_that_waits_gives_up_when_the_worker_takes_none_any_more() -> None:
+    engine, running = Engine(prompt(), END), Running()
+
+    class Leaving(Lines):
+        def claim(self, slots: int, tickets: int) -> ClaimedJob | None:
+            engine.usable = 0
+            running.change()
+            return super().claim(slots, tickets)
+
+    lines = Leaving(BODY, held_ms=(3_600_000,))
+    assert work(engine, lines, running).written == []
+    assert (lines.claims, len(lines.jobs)) == (1, 1)
+
+
+def test_an_answer_is_settled_before_the_client_hears_of_the_end() -> None:
+    """It may ask again at once, and its next claim goes by what it has had."""
+    lines = Lines(BODY)
+    told: list[int] = []
+
+    class Watching(Pen):
+        def __call__(self, job: ClaimedJob, sequence: int, payload: bytes, final: str) -> bool:
+            if final:
+                told.append(len(lines.settled))
+            return super().__call__(job, sequence, payload, final)
+
+    run(Engine(prompt(), TextDelta("a"), END), lines, Watching())
+    assert told == [1]
+    ((job_id, used_ms, output_tokens, in_tool_call),) = lines.settled
+    assert (job_id, output_tokens, in_tool_call) == ("job-0", 2, False)
+    assert used_ms == pytest.approx(6 + 2 / 30 * 1000)  # 10 tokens less 4 cached at 1000 a second, and 2 at 30
+
+
+@pytest.mark.parametrize(
+    "events",
+    [(EngineLost("gone"),), (prompt(), TextDelta("a"), EngineLost("gone")), (prompt(), KeyError("x")), (prompt(901),)],
+    ids=["before", "amid", "unexpected", "refused"],
+)
+def test_an_answer_that_fails_is_settled_once_and_nothing_is_learnt(events: tuple[object, ...]) -> None:
+    lines = Lines(BODY)
+    failed(run(Engine(*events), lines))
+    (settled,) = lines.settled
+    assert settled[2:] == (None, False)
+    assert settled[1] < 50
+
+
+def test_a_body_that_cannot_be_read_is_settled_as_nothing_used() -> None:
+    lines = Lines(b"not packed")
+    run(Engine(prompt(), END), lines)
+    assert lines.settled == [("job-0", 0.0, None, False)]
+
+
+def test_a_broker_that_is_away_at_the_settling_costs_no_answer() -> None:
+    lines = Lines(BODY)
+    lines.broken = True
+    assert run(Engine(prompt(), END), lines).finals == ["done"]
