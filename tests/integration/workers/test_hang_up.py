@@ -29,12 +29,17 @@ SLOW = "say 600 words at 5 tokens/s"
 LASTING = ("corral:arrivals", "corral:workers", "corral:lease:", "corral:home", "corral:wake:", "corral:control:")
 MISSES = "corral:misses"  # totals
 EXPLAINING = ("corral:turn:", "corral:latest:", "corral:why:", "corral:whys:")
+SCHEDULING = tuple(
+    f"corral:{name}:" for name in ("attained", "lengths", "settled", "heads", "back", "urgent", "holding")
+)
 PASSING = ("corral:lock:", "corral:count:", "_kombu")
 
 
 def left_behind(cluster: Cluster) -> list[str]:
     names: list[str] = list(cluster.redis.scan_iter(count=1000))
-    return [name for name in names if not name.startswith((*LASTING, *EXPLAINING, *PASSING)) and name != MISSES]
+    return [
+        name for name in names if not name.startswith((*LASTING, *EXPLAINING, *SCHEDULING, *PASSING)) and name != MISSES
+    ]
 
 
 def slots(cluster: Cluster) -> list[dict[str, object]]:
@@ -96,7 +101,7 @@ def test_a_hundred_streams_opened_and_dropped_leave_nothing(tmp_path: Path, brok
         forever = [
             name
             for name in cluster.redis.scan_iter()
-            if name.startswith(("corral:wake:", "corral:control:", *EXPLAINING))
+            if name.startswith(("corral:wake:", "corral:control:", *EXPLAINING, *SCHEDULING))
         ]
         assert all(cluster.redis.ttl(name) > 0 for name in forever)
         assert text_of(cluster.messages("say 3 words")) == words(3)
