@@ -38,6 +38,7 @@ def main(
     fresh_tokens: Annotated[int, typer.Option(min=1, help="Prompt of a request.")] = 300,
     output_tokens: Annotated[int, typer.Option(min=1, help="Answer of a request.")] = 60,
     follow: Annotated[float, typer.Option(min=0, help="Refused callers told at most so many seconds return.")] = 60.0,
+    anonymous: Annotated[int, typer.Option(min=0, max=100, help="Percent of callers without identity.")] = 0,
     workers: Annotated[int, typer.Option(min=1, help="With --start: workers.")] = 1,
     slots: Annotated[int, typer.Option(min=1, help="With --start: slots of each.")] = 4,
     context: Annotated[int, typer.Option(min=1, help="With --start: window of a slot.")] = 8_192,
@@ -50,14 +51,17 @@ def main(
     if start:
         with houses.started(model, workers, slots=slots, context_tokens=context, threads=1) as house:
             print(f"Corral with {houses.settings_line(house)}")
-            figures = asyncio.run(measure(house, line, times, seconds, follow))
+            figures = asyncio.run(measure(house, line, times, seconds, follow, anonymous))
     else:
-        figures = asyncio.run(measure(houses.running(corral, key, "", None), line, times, seconds, follow))
+        house = houses.running(corral, key, "", None)
+        figures = asyncio.run(measure(house, line, times, seconds, follow, anonymous))
     report.show(f"{times:g} times what there is for {seconds:g} s", [*figures.items()])
     report.save(json_file, command, figures)
 
 
-async def measure(house: House, line: Line, times: float, seconds: float, follow_s: float) -> Figures:
+async def measure(
+    house: House, line: Line, times: float, seconds: float, follow_s: float, anonymous: int = 0
+) -> Figures:
     """An answer's own time in calm, then the overload. Raises EngineError when it fails even in calm."""
     target = Target(house.url, house.key, MESSAGES)
     seed = secrets.token_hex(4)
@@ -66,7 +70,7 @@ async def measure(house: House, line: Line, times: float, seconds: float, follow
         if bad := [one.outcome.error for one in calm if not one.outcome.fine]:
             raise EngineError(f"a request of the bench failed: {bad[0]}")
         calm_s = overload_figures.own_s([one.outcome for one in calm])
-        arrivals = Arrivals(line, times * house.slots / calm_s, seconds, follow_s)
+        arrivals = Arrivals(line, times * house.slots / calm_s, seconds, follow_s, anonymous)
         attempts, samples = await _under_load(arrivals, target, seed, house.api_pid)
     finally:
         await target.close()

@@ -34,13 +34,15 @@ class Attempt:
 class Arrivals:
     """`per_s` callers a second for `seconds`; refused ones who are told at most `follow_s` come again once.
 
-    Every second caller is an agent that says who it is. All ask for as much work as `line` does.
+    So many of a hundred callers do not say who they are: to Corral they are one agent. The others are AGENTS agents in
+    turn. All ask for as much work as `line` does.
     """
 
     line: Line
     per_s: float
     seconds: float
     follow_s: float
+    anonymous_of_100: int = 0
 
     async def all(self, target: Target, seed: str) -> list[Attempt]:
         """What became of every caller, once the last answer has ended."""
@@ -52,7 +54,9 @@ class Arrivals:
         return list(await asyncio.gather(*callers))
 
     async def _call(self, target: Target, seed: str, number: int) -> Attempt:
-        identified = number % 2 == 0
+        # Spread evenly: as a slope is drawn in whole steps.
+        share = self.anonymous_of_100
+        identified = (number + 1) * share // 100 == number * share // 100
         # A line of its own, so that it is a conversation of its own.
         line = Line(f"agent{number % AGENTS}", f"caller{number}", self.line.fresh_tokens, self.line.output_tokens)
         body, headers = line.body(seed, 0), line.headers
