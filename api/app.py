@@ -93,7 +93,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     jobs = Jobs(redis, api, _limits(settings))
     tickets = Tickets(build(settings))
     recovery = Recovery(redis, membership, jobs, tickets, settings.load_bound, settings.lease_lifetime_s)
-    forecast = Forecast(Lines(redis, rules_of(settings)), Promises(redis), settings.queue_limit)
+    forecast = Forecast(Lines(redis, rules_of(settings)), Promises(redis, settings.queue_limit))
     dispatcher = Dispatcher(membership, jobs, tickets, follower, settings.load_bound, forecast)
     sharing = _sharing(settings, dispatcher, Raising(redis, tickets))
     turns = Turns(redis, settings.home_lifetime_s)

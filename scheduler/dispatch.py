@@ -171,6 +171,7 @@ class Dispatcher:
             self._none_held.set()
 
     async def _end(self, placed: Placed) -> None:
+        self.forecast.ended(placed.spec.id)
         try:
             if placed.last is None:
                 await self._jobs.cancel(placed.spec.id, placed.worker, placed.spec.level)

@@ -9,7 +9,7 @@ While the snapshot of the cluster shows a free slot nothing is asked of the brok
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
@@ -27,6 +27,7 @@ from scheduler.promises import Promises, Room, Verdict
 MOST_SHOWN = 20  # jobs of a line
 SHOWN_WITHIN_S = 0.3  # what is shown waits no longer for the broker
 NOT_YET_ARRIVED = 10**15  # beyond every arrival number
+NEVER_MS = 1e9  # the script knows no infinity
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +43,10 @@ class Arrival:
 class Forecast:
     """The waits of one API process's requests."""
 
-    def __init__(self, lines: Lines, promises: Promises, queue_limit: int) -> None:
+    def __init__(self, lines: Lines, promises: Promises) -> None:
         self._lines = lines
         self._promises = promises
-        self._queue_limit = queue_limit
+        self._jobs: dict[str, str] = {}
         self._taken: Counter[str] = Counter()
         self._view_ms = 0
         self._numbers = count(NOT_YET_ARRIVED)
@@ -71,9 +72,8 @@ class Forecast:
             return arrival
         job, had = self._waiting(spec, 0.0), self._lines.had(spec.identity)
         waits = {name: outlook.start_ms(job, had) for name, outlook in outlooks.items()}
-        room = self._room(list(outlooks.values()), min(waits.values()), usual_s)
-        fits = room.free or (room.jobs > 0 and room.wait_ms <= spec.wait_limit_ms)
-        if not fits or self._lines.promised(spec.request.model):
+        room = _room(outlooks, min(waits.values()), usual_s)
+        if self._lines.promised(spec.request.model) or not self._fits(spec, room, outlooks.values()):
             await self._ask(spec, room)
         return replace(arrival, waits=waits)
 
@@ -87,12 +87,20 @@ class Forecast:
             return None
         was_free = self._has_free([view])
         self._taken[worker] += 1
+        self._jobs[spec.id] = worker
         wait_ms = arrival.waits.get(worker)
         if wait_ms is None:
             wait_ms = 0.0 if was_free else await self._looked_up(spec, view.info)
         candidate = next(one for one in arrival.candidates if one.worker == worker)
         self._lines.add(view.info, self._waiting(spec, candidate.expected_ms), length, candidate.new_tokens)
         return None if wait_ms is None or wait_ms == math.inf else round(wait_ms)
+
+    def ended(self, job_id: str) -> None:
+        """The job has been answered or given up; told of all jobs, those that were never admitted too."""
+        worker = self._jobs.pop(job_id, None)
+        if worker is not None:
+            self._taken[worker] -= 1
+            self._lines.remove(worker, job_id)
 
     async def shown(self, view: ClusterView) -> dict[str, list[dict[str, Any]]]:
         """The first MOST_SHOWN jobs of each line in the order of claims, as /v1/status tells of them; as last seen when
@@ -143,15 +151,12 @@ class Forecast:
         own = next((step.start_ms for step in outlook.steps if step.job.id == spec.id), None)
         return own if own is not None else outlook.start_ms(self._waiting(spec, 0.0), self._lines.had(spec.identity))
 
-    def _room(self, outlooks: Sequence[Outlook], wait_ms: float, usual_s: float) -> Room:
-        services = [job.expected_ms for outlook in outlooks for job in outlook.line.waiting if job.expected_ms]
-        return Room(
-            wait_ms=wait_ms,
-            slots=sum(outlook.line.slots for outlook in outlooks),
-            usual_ms=sum(services) / len(services) if services else usual_s * 1000,
-            jobs=sum(max(0, self._queue_limit - outlook.queued) for outlook in outlooks),
-            free=any(outlook.free_now for outlook in outlooks),
-        )
+    def _fits(self, spec: JobSpec, room: Room, outlooks: Collection[Outlook]) -> bool:
+        """As the lines stood lately, so nobody is refused for this alone."""
+        if any(outlook.free_now for outlook in outlooks):
+            return True
+        has_room = any(outlook.queued < self._promises.queue_limit for outlook in outlooks)
+        return has_room and room.wait_ms <= spec.wait_limit_ms
 
     def _workers(self, view: ClusterView, candidates: Sequence[Candidate]) -> list[WorkerView]:
         if view.now_ms != self._view_ms:
@@ -161,7 +166,7 @@ class Forecast:
         return [worker for worker in view.workers if worker.info.name in names]
 
     def _has_free(self, workers: Sequence[WorkerView]) -> bool:
-        """As the snapshot shows it, less what this process has sent there since."""
+        """As the snapshot shows it, less what this process has sent there since, and more what has ended."""
         return any(
             worker.running + sum(worker.queued) + self._taken[worker.info.name] < len(worker.info.slots)
             for worker in workers
@@ -181,6 +186,15 @@ class Forecast:
             agent_weight=spec.agent_weight,
             key_weight=spec.key_weight,
         )
+
+
+def _room(outlooks: Mapping[str, Outlook], wait_ms: float, usual_s: float) -> Room:
+    services = [job.expected_ms for outlook in outlooks.values() for job in outlook.line.waiting if job.expected_ms]
+    return Room(
+        wait_ms=min(wait_ms, NEVER_MS),
+        usual_ms=sum(services) / len(services) if services else usual_s * 1000,
+        slots={name: outlook.line.slots for name, outlook in outlooks.items()},
+    )
 
 
 def _refusal(spec: JobSpec, verdict: Verdict) -> CorralError:

@@ -90,6 +90,12 @@ class Lines:
         if look is not None and all(other.id != job.id for other in look.outlook.line.waiting):
             look.outlook = look.outlook.with_one_more(job, _service(_demand(job.id, worker.rates, new_tokens, length)))
 
+    def remove(self, worker: str, job_id: str) -> None:
+        """The job has ended, or was given up, since that line was looked at."""
+        look = self._looks.get(worker)
+        if look is not None:
+            look.outlook = look.outlook.without(job_id)
+
     async def _shared(self, workers: Sequence[WorkerInfo], model: str, who: Identity) -> None:
         """One look at a time for each model; who comes meanwhile waits for the same one."""
         task = self._reading.get(model)

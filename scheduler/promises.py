@@ -8,6 +8,7 @@ known by its key, its agent and what it asks, and waits behind earlier promises 
 them, so that newcomers take nobody's place. A promise nobody comes for lapses.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,14 +31,12 @@ PARTS = ("places", "lapses", "counts")
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What there is for a request as the lines stand: the soonest start there, the slots that serve it, how long they
-    take for one usually, the jobs that their lines have room for, and whether a slot is free."""
+    """What there is for a request: the soonest start as the lines stood lately, how long a slot usually takes for one,
+    and the workers that serve it with their slots."""
 
     wait_ms: float
-    slots: int
     usual_ms: float
-    jobs: int
-    free: bool
+    slots: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +54,21 @@ class Verdict:
 class Promises:
     """The ledger. Raises BrokerDown when Redis does not answer."""
 
-    def __init__(self, redis: Redis) -> None:
+    def __init__(self, redis: Redis, queue_limit: int) -> None:
+        """`queue_limit` is how many jobs a line may hold."""
+        self.queue_limit = queue_limit
         self._promise = redis.register_script(scripts.text("promise"))
 
     async def ask(self, spec: JobSpec, room: Room) -> Verdict:
         """Let the request in, which keeps a promise it holds, or promise it the next free place."""
         who = spec.identity
         names = [keys.promises(part, spec.request.model) for part in PARTS]
+        names += [name_of(worker) for worker in room.slots for name_of in (keys.line, keys.running)]
         arguments: list[str | int | float] = [
             spec.request.digest.hex(), agent_name(who.key_name, who.agent), spec.level, room.wait_ms,
-            spec.wait_limit_ms, spec.wait_limit_ms * GOOD_SHARE, room.slots, max(1.0, room.usual_ms), room.jobs,
-            int(room.free), keys.LEVEL_WEIGHT, LONGEST_RETRY_S, GRACE_MS, SLOWER_LINE, MOST_AGENTS, MOST_PROMISES,
+            spec.wait_limit_ms, spec.wait_limit_ms * GOOD_SHARE, max(1.0, room.usual_ms), self.queue_limit,
+            keys.LEVEL_WEIGHT, LONGEST_RETRY_S, GRACE_MS, SLOWER_LINE, MOST_AGENTS, MOST_PROMISES,
+            *room.slots.values(),
         ]  # fmt: skip
         with broker_errors():
             answer: Any = await self._promise(names, arguments)

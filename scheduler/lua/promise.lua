@@ -1,21 +1,30 @@
 -- Let a caller in, or refuse it and promise it the next free place in time.
--- KEYS  1 places  2 lapses  3 counts
+-- KEYS  1 places  2 lapses  3 counts, then for each worker that serves it: line, running
 -- ARGV  1 fingerprint of the request  2 agent, its key included  3 level  4 expected wait as the lines stand (ms)
---       5 longest wait it accepts (ms)  6 wait at which a promised place is good (ms)  7 slots that serve it
---       8 usual service (ms)  9 jobs the lines have room for  10 1 when a slot is free, else 0  11 level weight
---       12 longest hint (s)  13 how long a promise waits for its caller after the time it was told (ms)
---       14 what a place in a line takes longer than expected, as a factor  15 most agents that are told apart
---       16 most promises
+--       5 longest wait it accepts (ms)  6 wait at which a promised place is good (ms)  7 usual service (ms)
+--       8 longest line  9 level weight  10 longest hint (s)
+--       11 how long a promise waits for its caller after the time it was told (ms)
+--       12 what a place in a line takes longer than expected, as a factor  13 most agents that are told apart
+--       14 most promises, then for each worker: slots
 -- Returns {1, expected wait (ms), 1 when it held a promise, else 0} when it may come in, else {0, expected wait, seconds after which to ask again, 1 when
 -- the lines have no room, else 0}. The wait counts those who were promised a place before.
 -- Invariant: a request holds one promise at most, and keeps its place in their order until it comes in or lapses; who
 -- holds one waits behind earlier promises only, everyone else behind all of its level and of more urgent ones. Inside a
--- level no agent has more before one of another than that one has itself. With a free slot nobody is refused.
+-- level no agent has more before one of another than that one has itself. Free slots and room are those of now: with a
+-- free slot nobody is refused.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local agent, level, slots = ARGV[2], tonumber(ARGV[3]), math.max(1, tonumber(ARGV[7]))
-local member = ARGV[1] .. ':' .. agent
-local usual, room, weight = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[11])
+local FIXED_KEYS, FIXED_ARGS = 3, 14
+local agent, level, member = ARGV[2], tonumber(ARGV[3]), ARGV[1] .. ':' .. ARGV[2]
+local usual, weight = tonumber(ARGV[7]), tonumber(ARGV[9])
+local slots, room, free = 0, 0, false
+for i = 1, (#KEYS - FIXED_KEYS) / 2 do
+  local own = tonumber(ARGV[FIXED_ARGS + i])
+  local queued = redis.call('ZCARD', KEYS[FIXED_KEYS + 2 * i - 1])
+  slots, room = slots + own, room + math.max(0, tonumber(ARGV[8]) - queued)
+  free = free or queued + redis.call('HLEN', KEYS[FIXED_KEYS + 2 * i]) < own
+end
+slots = math.max(1, slots)
 
 local function level_start(number) return string.format('%.0f', number * weight) end
 
@@ -33,7 +42,7 @@ local function before(place)
   local urgent = redis.call('ZCOUNT', KEYS[1], '-inf', '(' .. level_start(level))
   local all = redis.call('ZCOUNT', KEYS[1], level_start(level), '(' .. level_start(level + 1))
   local earlier = place and redis.call('ZCOUNT', KEYS[1], level_start(level), '(' .. place) or all
-  if all == 0 or redis.call('HLEN', KEYS[3]) > tonumber(ARGV[15]) then return urgent + earlier end
+  if all == 0 or redis.call('HLEN', KEYS[3]) > tonumber(ARGV[13]) then return urgent + earlier end
   local share, counts, prefix = earlier / all, redis.call('HGETALL', KEYS[3]), level .. ':'
   local mine = tonumber(redis.call('HGET', KEYS[3], prefix .. agent) or 0)
   mine = place and math.max(0, mine - 1) * share or mine
@@ -51,16 +60,16 @@ local place = redis.call('ZSCORE', KEYS[1], member)
 local jobs = before(place)
 local wait = math.floor(tonumber(ARGV[4]) + jobs * usual / slots)
 local has_room = room > (place and 0 or jobs)
-if ARGV[10] == '1' or (has_room and wait <= tonumber(ARGV[5])) then
+if free or (has_room and wait <= tonumber(ARGV[5])) then
   release(member)
   return {1, wait, place and 1 or 0}
 end
 
 local due = wait - tonumber(ARGV[6])
 -- A place in a line comes free with each start, and a start comes each time one of the slots has done its work.
-if not has_room then due = math.max(due, (jobs + 1 - room) * usual / slots * tonumber(ARGV[14])) end
-local told = math.max(1, math.min(tonumber(ARGV[12]), math.ceil(due / 1000)))
-if not place and redis.call('ZCARD', KEYS[1]) < tonumber(ARGV[16]) then
+if not has_room then due = math.max(due, (jobs + 1 - room) * usual / slots * tonumber(ARGV[12])) end
+local told = math.max(1, math.min(tonumber(ARGV[10]), math.ceil(due / 1000)))
+if not place and redis.call('ZCARD', KEYS[1]) < tonumber(ARGV[14]) then
   local last = redis.call('ZREVRANGEBYSCORE', KEYS[1], '(' .. level_start(level + 1), level_start(level), 'WITHSCORES',
     'LIMIT', 0, 1)
   local score = last[2] and tonumber(last[2]) + 1 or tonumber(level_start(level))
@@ -68,6 +77,6 @@ if not place and redis.call('ZCARD', KEYS[1]) < tonumber(ARGV[16]) then
   redis.call('HINCRBY', KEYS[3], level .. ':' .. agent, 1)
   place = score
 end
-if place then redis.call('ZADD', KEYS[2], now + told * 1000 + tonumber(ARGV[13]), member) end
-for key = 1, 3 do redis.call('PEXPIRE', KEYS[key], (tonumber(ARGV[12]) + 1) * 1000 + tonumber(ARGV[13])) end
+if place then redis.call('ZADD', KEYS[2], now + told * 1000 + tonumber(ARGV[11]), member) end
+for key = 1, 3 do redis.call('PEXPIRE', KEYS[key], (tonumber(ARGV[10]) + 1) * 1000 + tonumber(ARGV[11])) end
 return {0, wait, told, has_room and 0 or 1}

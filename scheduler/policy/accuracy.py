@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 
 MOST_WAITS = 500
-AT_ONCE_MS = 50  # a ticket takes so long to a free slot at most
+AT_ONCE_MS = 100  # a ticket takes so long to a free slot at most
 
 
 @dataclass(frozen=True, slots=True)

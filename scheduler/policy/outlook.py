@@ -77,6 +77,13 @@ class Outlook:
         line = replace(self.line, waiting=(*self.line.waiting, job))
         return Outlook(line, self._rules, self._running, {**self._services, job.id: service}, self.queued + 1)
 
+    def without(self, job_id: str) -> "Outlook":
+        """The same without that waiting job."""
+        waiting = [job for job in self.line.waiting if job.id != job_id]
+        if len(waiting) == len(self.line.waiting):
+            return self
+        return Outlook(replace(self.line, waiting=waiting), self._rules, self._running, self._services, self.queued - 1)
+
     def _had(self, job: Waiting) -> Had:
         none = Service()
         return self.line.keys.get(job.key, none), self.line.agents.get(agent_name(job.key, job.agent), none)

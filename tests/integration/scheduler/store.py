@@ -178,7 +178,7 @@ def to(worker: str) -> Candidate:
 
 
 def forecast_of(store: Store, queue_limit: int = 64) -> Forecast:
-    return Forecast(Lines(store.redis, Rules()), Promises(store.redis), queue_limit)
+    return Forecast(Lines(store.redis, Rules()), Promises(store.redis, queue_limit))
 
 
 StoreMaker = Callable[..., Store]

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
+from infra import keys
 from infra.celery_app import build
 from infra.config import Settings
 from infra.errors import BrokerDown, QueueFull, Refused, WaitedTooLong
@@ -109,6 +110,26 @@ async def test_a_free_slot_elsewhere_means_that_nobody_is_refused(store: Store) 
         await house.look()
         async with house.dispatcher.submit(asking("a")) as placed:
             assert (placed.worker, placed.eta_ms) == ("w2", 0)
+
+
+async def test_a_job_that_has_ended_holds_no_place_though_the_snapshot_is_old(store: Store) -> None:
+    """As when one quick answer follows another."""
+    store.worker()
+    async with housed(store, queue_limit=1) as house:
+        await house.forecast.shown(house.dispatcher.view)  # a look at the lines that is as old
+        for number in range(6):
+            async with house.dispatcher.submit(asking(f"a{number}")) as placed:
+                assert placed.eta_ms == 0
+
+
+async def test_a_slot_that_came_free_since_the_last_look_means_that_nobody_is_refused(store: Store) -> None:
+    worker = store.worker()
+    async with housed(store) as house, AsyncExitStack() as elsewhere, busy(store, house, worker):
+        await house.forecast.shown(house.dispatcher.view)
+        for job_id in store.running():
+            store.raw.hdel(keys.running("w1"), job_id)  # answers of other API processes ended
+        placed = await elsewhere.enter_async_context(house.dispatcher.submit(asking("a")))
+        assert placed.worker == "w1"
 
 
 # --- refused at once ----------------------------------------------------------------------------------------------
