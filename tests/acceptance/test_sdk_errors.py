@@ -8,7 +8,7 @@ import pytest
 from anthropic import Anthropic, APIStatusError
 
 from tests.acceptance.conftest import StartCluster, running
-from tests.acceptance.wire import BASH, occupied, waiting
+from tests.acceptance.wire import BASH, expecting_short_answers, occupied, waiting
 from tests.doubles.cluster import Cluster
 
 pytestmark = pytest.mark.acceptance
@@ -141,7 +141,7 @@ def test_a_model_that_loads_is_unavailable(start_cluster: StartCluster) -> None:
 
 
 def test_a_wait_that_is_too_long_is_unavailable(start_cluster: StartCluster) -> None:
-    cluster = start_cluster(workers=1, slots=1, settings={"wait_anonymous_s": 0.2})
+    cluster = expecting_short_answers(start_cluster(workers=1, slots=1, settings={"wait_anonymous_s": 0.2}))
     with client_of(cluster) as client, occupied(cluster, 1):
         with pytest.raises(anthropic.ServiceUnavailableError) as caught:
             ask(client)

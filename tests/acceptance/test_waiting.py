@@ -13,6 +13,7 @@ from tests.acceptance.conftest import StartCluster, running
 from tests.acceptance.wire import (
     body,
     events_of,
+    expecting_short_answers,
     in_order,
     occupied,
     running_jobs,
@@ -66,18 +67,39 @@ def _until(answer: HTTPResponse, event: str) -> list[str]:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_caller_without_identity_is_sent_away_after_its_limit(start_cluster: StartCluster, stream: bool) -> None:
-    cluster = start_cluster(workers=1, slots=1, settings={"wait_anonymous_s": 0.3})
+    cluster = expecting_short_answers(start_cluster(workers=1, slots=1, settings={"wait_anonymous_s": 0.3}))
     with occupied(cluster, 1), closing(sent(cluster, body(user("say 3 words"), stream=stream))) as connection:
         answer = connection.getresponse()
         assert answer.status == 503
+        assert b"no slot came free" in answer.read()
         assert 1 <= int(answer.headers["retry-after"]) <= 60
         gone_at_once(cluster)
-        assert running_jobs(cluster) == 1
+        wait_for(lambda: running_jobs(cluster) == 1, "the occupant alone")
     wait_for(lambda: nothing_left(cluster), "everything to be given back")
 
 
+@pytest.mark.parametrize(("headers", "status"), [({}, 503), (AGENT, 529)], ids=["anonymous", "identified"])
+def test_a_caller_whose_wait_would_be_too_long_is_refused_at_once(
+    start_cluster: StartCluster, headers: dict[str, str], status: int
+) -> None:
+    """Nothing is known of answers yet, so they are expected to take some seconds."""
+    limits = {"wait_anonymous_s": 1, "wait_identified_s": 1.5}
+    cluster = start_cluster(workers=1, slots=1, settings=limits)
+    with occupied(cluster, 1), closing(sent(cluster, body(user("say 3 words")), headers)) as connection:
+        answer = connection.getresponse()
+        assert answer.status == status
+        assert b"a slot is expected in about" in answer.read()
+        assert 1 <= int(answer.headers["retry-after"]) <= 60
+        line = cluster.wait_log(lambda line: line.get("event") == "request" and line.get("outcome") == "failed")
+        assert line["took_ms"] < 1000  # before any limit
+        assert line["retry_after_s"] == int(answer.headers["retry-after"])
+        refused = cluster.status()["wait"]["refused"]
+        assert refused == {"wait": 1, "full": 0}
+
+
 def test_an_identified_caller_whose_stream_is_open_hears_of_its_limit_in_it(start_cluster: StartCluster) -> None:
-    cluster = start_cluster(workers=1, slots=1, settings={"early_commit_s": 0.2, "wait_identified_s": 0.5})
+    settings = {"early_commit_s": 0.2, "wait_identified_s": 0.5}
+    cluster = expecting_short_answers(start_cluster(workers=1, slots=1, settings=settings))
     with occupied(cluster, 1), closing(sent(cluster, body(user("x"), stream=True), AGENT)) as connection:
         answer = connection.getresponse()
         assert answer.status == 200
@@ -127,6 +149,28 @@ def test_a_prompt_that_is_too_long_is_a_status_code_even_where_streams_open_earl
         assert answer.status == 400
         assert b"prompt is too long: " in answer.read()
         gone_at_once(narrow)
+
+
+def test_the_wait_is_told_in_the_status_and_beside_the_real_one_in_the_answer(narrow: Cluster) -> None:
+    with occupied(narrow, 1):
+        connection = sent(narrow, body(user("say 3 words")), {"x-agent-id": "curious", "x-priority": "3"})
+        line = wait_for(lambda: narrow.status()["workers"][0]["line"], "the request to be seen in its line")
+    with closing(connection):
+        answer = connection.getresponse()
+        assert answer.status == 200
+        answer.read()
+    assert [(one["agent"], one["level"], one["place"]) for one in line] == [("curious", 3, 1)]
+    assert line[0]["expected_s"] > 0
+    assert int(answer.headers["x-corral-eta-ms"]) > 0
+    assert int(answer.headers["x-corral-queue-ms"]) > 0
+    assert narrow.status()["wait"]["waits"] >= 1
+    logged = narrow.wait_log(lambda line: line.get("agent") == "curious")
+    assert logged["eta_ms"] == int(answer.headers["x-corral-eta-ms"])
+
+
+def test_who_need_not_wait_is_told_so(narrow: Cluster) -> None:
+    answer = narrow.messages("say 3 words", headers=AGENT)
+    assert answer.headers["x-corral-eta-ms"] == "0"
 
 
 def test_a_whole_answer_is_never_opened_early(narrow: Cluster) -> None:
