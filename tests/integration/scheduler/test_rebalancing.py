@@ -50,7 +50,7 @@ async def test_idler_workers_take_from_the_longest_line_until_all_wait_about_as_
     assert await balance(store) == 3
     assert store.line("w1") == [waiting[0], waiting[1], waiting[4]]
     assert store.line("w2") == waiting[2:4]
-    assert store.line("w3") == [*short, waiting[5]]
+    assert store.line("w3") == [waiting[5], *short], "a job keeps its place by arrival"
     assert [sum(store.tickets(name)) for name in ("w1", "w2", "w3")] == [3, 2, 3]
     assert store.raw.hget(keys.COUNTS, "moved") == "3"
 

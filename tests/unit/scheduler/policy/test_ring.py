@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.policy.ring import preference
+from scheduler.policy.ring import Ring, preference
 
 pytestmark = pytest.mark.unit
 
@@ -39,6 +39,12 @@ def test_a_new_worker_changes_nothing_but_what_comes_to_it(key: str, workers: li
     before = [name for name in preference(key, even(*workers)) if name != new]
     after = preference(key, even(*{*workers, new}))
     assert [name for name in after if name != new] == before
+
+
+@given(st.text(), names, st.integers(0, 14))
+def test_the_first_few_are_those_of_the_whole_order(key: str, workers: list[str], count: int) -> None:
+    ring = Ring((name, 1.0 + number % 3) for number, name in enumerate(workers))
+    assert ring.preference(key, count) == ring.preference(key)[:count]
 
 
 def test_the_order_is_the_same_on_every_machine() -> None:
