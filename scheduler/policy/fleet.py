@@ -77,16 +77,18 @@ class Fleet:
         return Ring((site.worker, site.weight) for site in self.sites.values())
 
     @cached_property
-    def _least_window(self) -> int:
-        return min((site.prompt_limit_tokens for site in self.sites.values() if site.prompt_limit_tokens), default=0)
+    def _windows(self) -> tuple[float, float]:
+        """The narrowest and the widest; one that is not known may fit any prompt."""
+        windows = [site.prompt_limit_tokens or math.inf for site in self.sites.values()]
+        return min(windows, default=math.inf), max(windows, default=math.inf)
 
     def fitting_prompt(self, prompt_tokens: int) -> "Fleet":
         """Those whose window such a prompt fits; the widest when it fits none, for `prompt_tokens` is an estimate."""
-        needed = math.ceil(prompt_tokens * CERTAIN_FIT)
-        if needed <= self._least_window or not self._least_window:
+        narrowest, widest = self._windows
+        needed = min(prompt_tokens * CERTAIN_FIT, widest)
+        if needed <= narrowest:
             return self
-        limit = min(needed, max(site.prompt_limit_tokens for site in self.sites.values()))
-        return Fleet(self.now_ms, {n: s for n, s in self.sites.items() if not 0 < s.prompt_limit_tokens < limit})
+        return Fleet(self.now_ms, {n: s for n, s in self.sites.items() if not 0 < s.prompt_limit_tokens < needed})
 
     def held_at(self, worker: str, conversation: str) -> Held | None:
         site = self.sites.get(worker)
