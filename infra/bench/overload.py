@@ -10,14 +10,15 @@ Never: judges a figure.
 import asyncio
 import secrets
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from infra.bench import house as houses
-from infra.bench import overload_figures, report
-from infra.bench.asking import MESSAGES, Target
+from infra.bench import overload_figures, report, shares
+from infra.bench.asking import MESSAGES, Outcome, Target
 from infra.bench.command import run
 from infra.bench.house import House
 from infra.bench.lines import Line, Run
@@ -66,10 +67,7 @@ async def measure(
     target = Target(house.url, house.key, MESSAGES)
     seed = secrets.token_hex(4)
     try:
-        calm = await Run(target, seed).some(line, 0, CALM_ASKS)
-        if bad := [one.outcome.error for one in calm if not one.outcome.fine]:
-            raise EngineError(f"a request of the bench failed: {bad[0]}")
-        calm_s = overload_figures.own_s([one.outcome for one in calm])
+        calm_s = overload_figures.own_s(await _in_calm(house, line, target, seed))
         arrivals = Arrivals(line, times * house.slots / calm_s, seconds, follow_s, anonymous)
         attempts, samples = await _under_load(arrivals, target, seed, house.api_pid)
     finally:
@@ -79,6 +77,16 @@ async def measure(
     if samples:
         figures["api_memory"] = overload_figures.growth(samples)
     return figures
+
+
+async def _in_calm(house: House, line: Line, target: Target, seed: str) -> list[Outcome]:
+    """Every slot at work and nobody waiting; Corral learns how long answers are. Raises EngineError."""
+    run = Run(target, seed)
+    lines = (replace(line, name=f"calm{number}") for number in range(house.slots))
+    await asyncio.gather(*(run.some(one, 0, CALM_ASKS) for one in lines))
+    if bad := shares.failures(run.served):
+        raise EngineError(f"a request of the bench failed: {bad[0]}")
+    return [one.outcome for one in run.served]
 
 
 async def _under_load(arrivals: Arrivals, target: Target, seed: str, api_pid: int) -> tuple[list[Attempt], list[int]]:
