@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from structlog.testing import capture_logs
 
 from infra import keys
 from infra.errors import NoWorker, QueueFull
@@ -150,3 +151,66 @@ async def test_a_warm_up_has_no_home_and_is_nobodys_conversation(store: Store) -
     assert store.line("w1") == [job.id]
     assert store.home("c") is None
     assert not store.raw.exists(keys.home("c"), keys.homes("w1"))
+
+
+# --- by cost ------------------------------------------------------------------------------------------------------
+
+
+async def test_a_record_says_what_the_job_asks_and_what_it_costs_where_it_was_placed(store: Store) -> None:
+    store.worker("w1")
+    store.raw.hset(keys.lengths("main:agent"), mapping={"n": 50, "mean": 5.0, "m2": 2.0})
+    job = spec().model_copy(update={"prompt_tokens": 3000, "agent_weight": 2.0, "key_weight": 0.5})
+    known = await store.jobs.known(job)
+    found = [Candidate("w1", 2, new_tokens=1200, expected_ms=4321.5)]
+    await store.jobs.admit(job, found, 1, known)
+    fields = ["key", "agent_weight", "key_weight", "prompt_tokens", "new_tokens", "expected_ms"]
+    assert store.raw.hmget(keys.job(job.id), fields) == ["k", "2.0", "0.5", "3000", "1200", "4321.5"]
+    mu, sigma = map(float, store.raw.hmget(keys.job(job.id), ["length_mu", "length_sigma"]))
+    assert (mu, sigma) == (known.length.mu, known.length.sigma)
+    assert 5.0 < mu < 5.1, "fifty answers outweigh what is known of nobody"
+
+
+async def test_what_is_remembered_of_a_conversation_is_its_home_and_what_it_left_there(store: Store) -> None:
+    store.worker("w1")
+    job = spec(conversation="c")
+    assert (await store.jobs.known(job)).home is None
+    await store.jobs.admit(job, candidates("w1"), 1)
+    store.raw.hset(keys.home("c"), "tokens", 777)
+    home = (await store.jobs.known(spec(conversation="c"))).home
+    assert home is not None
+    assert (home.worker, home.tokens) == ("w1", 777)
+    assert abs(home.used_ms - store.now_ms()) < 60_000
+
+
+@pytest.mark.parametrize(("level", "kept"), [(0, True), (2, True), (3, False)])
+async def test_a_request_of_an_urgent_level_has_slots_kept_for_such(store: Store, level: int, kept: bool) -> None:
+    store.worker("w1")
+    await store.jobs.admit(spec(level), candidates("w1"), 1)
+    assert bool(store.raw.exists(keys.urgent("w1"))) is kept
+
+
+async def test_a_worker_that_keeps_a_slot_free_hears_of_a_new_job(store: Store) -> None:
+    worker = store.worker("w1")
+    worker.claims.cancellations()
+    await store.jobs.admit(spec(), candidates("w1"), 1)
+    assert not store.raw.exists(keys.control("w1"))
+    store.raw.set(keys.holding("w1"), 1)
+    await store.jobs.admit(spec(), candidates("w1"), 1)
+    assert worker.claims.cancellations() == [""]
+
+
+async def test_a_home_is_left_for_a_worker_that_is_sooner_by_the_margin_and_the_log_says_so(store: Store) -> None:
+    for name in ("w1", "w2"):
+        store.worker(name)
+    await store.jobs.admit(spec(conversation="c"), candidates("w1"), 1)
+    job = spec(conversation="c")
+    known = await store.jobs.known(job)
+    for prefill_ms, worker in ((9_000.0, "w1"), (8_900.0, "w2")):
+        found = [Candidate("w1", 2, is_home=True, prefill_ms=9_950), Candidate("w2", 2, prefill_ms=prefill_ms)]
+        with capture_logs() as lines:
+            assert (await store.jobs.admit(spec(conversation="c"), found, 1, known)).worker == worker
+    [line] = lines
+    assert (line["event"], line["worker"], line["to"]) == ("left_home", "w1", "w2")
+    assert (line["home_cost_ms"], line["cost_ms"]) == (9_950, 8_900)
+    assert store.home("c") == "w2"
+    assert store.raw.zscore(keys.homes("w1"), "c") is None
