@@ -31,7 +31,7 @@ from workers.slots import SlotTable
 from workers.store import Store
 
 log = structlog.get_logger(__name__)
-LISTENS_S = 1.0
+ANSWERS_S = 1.0
 STATES = {
     EngineState.STOPPED: WorkerState.LOADING,
     EngineState.STARTING: WorkerState.LOADING,
@@ -86,13 +86,13 @@ class Serving:
         return self.slot_count if ready else 0
 
     def doubt(self) -> None:
-        """A connection to the engine broke: unless it still listens, take no ticket until it is ready again.
+        """A connection to the engine broke: unless it still answers, take no ticket until it is ready again.
 
         The engine's supervisor hears of its end a little later than the answers that it cut, and each of them makes
         room for a job that would be lost too.
         """
         client = self._client
-        if client is not None and not _listens(self.engine.base_url) and client is self._client:
+        if client is not None and not _answers(self.engine.base_url) and client is self._client:
             self._client = None
             client.close()
             self.on_change()
@@ -222,11 +222,13 @@ class Serving:
         return EngineClient(self.engine.base_url, self.engine.api_key, deadlines)
 
 
-def _listens(url: str) -> bool:
+def _answers(url: str) -> bool:
+    """A dying process still takes connections for a moment after it has dropped those it had; it answers none."""
     parts = urlsplit(url)
     try:
-        with socket.create_connection((parts.hostname, parts.port), timeout=LISTENS_S):
-            return True
+        with socket.create_connection((parts.hostname, parts.port), timeout=ANSWERS_S) as connection:
+            connection.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+            return bool(connection.recv(1))
     except TimeoutError:
         return True  # busy, not gone
     except OSError:

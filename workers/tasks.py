@@ -60,8 +60,6 @@ class Work:
         except (Cancelled, Fenced):
             bound.info("job_stopped")
         except Exception as error:
-            if isinstance(error, EngineLost):
-                self._serving.doubt()
             bound.warning("job_failed", error=type(error).__name__, reason=_reason(error))
         finally:
             stages.end(job.id)
@@ -82,7 +80,11 @@ class Work:
 
     def _answer(self, job: ClaimedJob, answer: Writer) -> None:
         with settled(self._claims, job, self._rates) as used:
-            last = self._generated(job, answer, used)
+            try:
+                last = self._generated(job, answer, used)
+            except EngineLost:
+                self._serving.doubt()  # before the job ends: a ticket that waits would take its place
+                raise
         # Only now: whoever hears of the end may ask again at once, and must find the conversation's slot free and its
         # agent's account settled.
         answer.write(last)

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -15,11 +16,13 @@ from infra.config import Settings
 from infra.errors import StartError
 from tests.doubles.cluster import empty_model
 from workers import app
+from workers import serving as serving_module
 from workers.heartbeat import Heartbeat
 from workers.llama.command import Engine
 from workers.llama.model import ModelProfile
 from workers.llama.probe import EngineProps
 from workers.llama.process import EngineProcess, EngineState
+from workers.running import Running
 from workers.serving import Serving
 
 pytestmark = pytest.mark.unit
@@ -83,7 +86,7 @@ def test_a_supervisor_that_fails_ends_the_worker_with_its_reason(
     made = serving(tmp_path, monkeypatch, fails)
 
     def work() -> None:
-        with app._engine(made, cast(Heartbeat, Heart()), WAIT_S):
+        with app._engine(made, cast(Heartbeat, Heart()), Running(), WAIT_S):
             ready.set()
             assert killed.wait(WAIT_S)
             raise SystemExit(0)  # as the signal does
@@ -100,7 +103,30 @@ def test_an_engine_that_is_stopped_with_its_worker_is_no_failure(
         assert engine._stop.wait(WAIT_S)
 
     made = serving(tmp_path, monkeypatch, until_stopped)
-    with app._engine(made, cast(Heartbeat, Heart()), WAIT_S):
+    with app._engine(made, cast(Heartbeat, Heart()), Running(), WAIT_S):
         assert made.usable_slots() == 1
     assert made.engine.state is EngineState.STOPPED
     assert not killed.is_set()
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_an_engine_that_takes_a_connection_and_drops_it_unanswered_is_gone(answers: bool) -> None:
+    """As a killed process does whose last socket is not closed yet."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(100)
+                connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n" if answers else b"")
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        assert serving_module._answers(f"http://127.0.0.1:{server.getsockname()[1]}") is answers
+        thread.join(WAIT_S)
+
+
+def test_an_engine_that_takes_no_connection_is_gone() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+    assert not serving_module._answers(url)
