@@ -58,6 +58,7 @@ class Model:
     sequence: int = 0
     entries: int = 0
     runs_nowhere: bool = False
+    balanced: bool = False
     settled: bool = False
 
 
@@ -204,14 +205,17 @@ class StoreMachine(RuleBasedStateMachine):
         if job.state == "queued":
             job.state = "gone"
 
-    @rule(job_id=jobs)
-    def move(self, job_id: str) -> None:
+    @rule(job_id=jobs, for_balance=st.booleans())
+    def move(self, job_id: str, for_balance: bool) -> None:
         job = self.model[job_id]
         new = next(name for name in WORKERS if name != job.worker)
-        conversation = job.spec.identity.conversation
-        moved = self.run_async(self.store.jobs.move(job_id, job.worker, to(new), job.spec.level, conversation))
-        assert moved is (job.state == "queued" and len(self._line(new)) < QUEUE_LIMIT)
+        conversation, level = job.spec.identity.conversation, job.spec.level
+        moving = self.store.jobs.move(job_id, job.worker, to(new), level, conversation, for_balance=for_balance)
+        moved = self.run_async(moving)
+        may_move = job.state == "queued" and not (for_balance and job.balanced)
+        assert moved is (may_move and len(self._line(new)) < QUEUE_LIMIT)
         if moved:
+            job.balanced = job.balanced or for_balance
             self.store.ticket(new, job.spec.level)
             self.store.raw.hset(keys.job(job_id), "expected_ms", job.expected_ms)
             job.worker = new

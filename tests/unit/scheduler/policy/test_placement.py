@@ -20,6 +20,7 @@ from scheduler.policy.placement import (
     cost_ms,
     only,
 )
+from tests.unit.scheduler.policy.placement_time import measure
 from tests.unit.scheduler.policy.sites import (
     NOW_MS,
     RATES,
@@ -269,3 +270,7 @@ def test_a_long_prompt_goes_to_the_fast_worker_and_waits_for_it_as_long_as_that_
     assert taken(found, job) == "fast"
     assert taken(found, job, fast=busy(running=2, queued=5)) == "fast"
     assert taken(found, job, fast=busy(running=2, queued=8)) == "slow"
+
+
+def test_how_long_placement_takes_can_be_measured() -> None:
+    assert measure(3, placements=4).placement_ms > 0
