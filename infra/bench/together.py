@@ -8,7 +8,8 @@ Never: judges a figure.
 
 Direct requests go to the same engine without a slot's number, as a client without Corral sends them. With --start there
 is a third side: the same engine with one slot, which is a queue in front of an engine that serves one at a time.
-Each round brings new prompts to every side, so that nobody finds a cache and all do the same work.
+Each round brings new prompts to every side, so that nobody finds a cache and all do the same work. But Corral saves
+what it overwrites, for its agent's return, and that comes before the first token; --no-store shows the rest alone.
 """
 
 import asyncio
@@ -66,6 +67,7 @@ def main(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of every side.")] = 5,
     slots: Annotated[int, typer.Option(min=1, help="With --start: slots of the worker.")] = 4,
     context: Annotated[int, typer.Option(min=1, help="With --start: window of a slot.")] = 16_384,
+    store: Annotated[bool, typer.Option(help="With --start: caches that are overwritten are saved first.")] = True,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
 ) -> None:
     """Let a few agents ask at once, through Corral and past it, in turn."""
@@ -75,7 +77,9 @@ def main(
     with ExitStack() as parts:
         one_slot: Engine | None = None
         if start:
-            house = parts.enter_context(houses.started(model, slots=slots, context_tokens=context, threads=1))
+            shape: dict[str, Any] = {"slots": slots, "context_tokens": context, "threads": 1}
+            shape |= {} if store else {"store_dir": "off"}
+            house = parts.enter_context(houses.started(model, **shape))
             print(f"Corral with {houses.settings_line(house)}")
             commands = agents_house.commands_of(house)
             (one_slot,) = parts.enter_context(agents_house.engines(commands, ONE_SLOT_FLAGS))
