@@ -35,7 +35,7 @@ end
 
 local function takes_work(c)
   local lease = redis.call('GET', c.lease)
-  return lease and cjson.decode(lease)['state'] ~= 'draining'
+  return lease and not string.find(lease, '"state":"draining"', 1, true)  -- to decode a lease takes ten times as long
 end
 
 local function running(c)
@@ -73,9 +73,10 @@ local function ahead(c)
 end
 
 local function wait_ms(c)
+  if c.queued + redis.call('HLEN', c.running) < c.slots then return 0 end
   local busy, busy_ms = running(c)
   local number, ms = ahead(c)
-  local up_to = redis.call('ZCOUNT', c.line, '-inf', '(' .. string.format('%.0f', (level + 1) * level_weight))
+  local up_to = c.queued <= looked_at and 0 or redis.call('ZCOUNT', c.line, '-inf', '(' .. string.format('%.0f', (level + 1) * level_weight))
   local scale = math.max(1, up_to / looked_at)
   local all = busy + number * scale
   if all < c.slots then return 0 end
@@ -86,6 +87,12 @@ local function measure(c)
   c.held = redis.call('ZCOUNT', c.homes, now - tonumber(ARGV[9]), '+inf')
   local displaced = (c.is_home or c.held < c.slots) and 0 or c.displaced_ms
   c.cost = wait_ms(c) + c.prefill_ms + displaced
+end
+
+-- Whether, whatever waits there, it can neither be chosen nor be the reason why another one is.
+local function is_too_dear(c, best, home)
+  if home and c.prefill_ms + tonumber(ARGV[14]) >= home.cost then return true end
+  return best and c.prefill_ms > best + math.max(tonumber(ARGV[14]), tonumber(ARGV[15]))
 end
 
 local function least(list)
@@ -151,19 +158,21 @@ local function take(c, home_cost)
   return {c.index, reserve, string.format('%.0f', c.cost), home_cost}
 end
 
-local open, alive, home_cost = {}, false, ''
+local open, alive, home, best = {}, false, nil, nil
 for i = 1, count do
   local c = candidate(i)
   if known[1] then
     if c.name == known[1] then return {i, tonumber(known[2]), '0', ''} end
-  elseif takes_work(c) then
+  elseif not is_too_dear(c, best, home) and takes_work(c) then
     alive = true
-    if redis.call('ZCARD', c.line) < tonumber(ARGV[5]) then
+    c.queued = redis.call('ZCARD', c.line)
+    if c.queued < tonumber(ARGV[5]) then
       measure(c)
-      if c.is_home then home_cost = string.format('%.0f', c.cost) end
+      if c.is_home then home = c end
+      best = math.min(best or c.cost, c.cost)
       open[#open + 1] = c
     end
   end
 end
-if #open > 0 then return take(choose(open), home_cost) end
+if #open > 0 then return take(choose(open), home and string.format('%.0f', home.cost) or '') end
 return {alive and 0 or -1}

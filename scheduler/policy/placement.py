@@ -18,7 +18,7 @@ from scheduler.policy.lengths import UNKNOWN, Length
 from scheduler.policy.load import Load, expected_wait_ms
 
 NO_LIMIT = -1
-MOST_CANDIDATES = 16
+MOST_CANDIDATES = 8  # each costs the store a look at its line
 NEAR_MS = 100.0  # nobody notices such a difference: among workers so close the ring decides
 JUST_USED_MS = 2500  # a lease may be older than the answer that filled the slot
 
