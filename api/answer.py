@@ -142,7 +142,7 @@ class Answer:
     async def _next(self, timeout_s: float) -> list[Delta]:
         """What has come, [] when nothing did within `timeout_s`. Raises what ended the answer."""
         if self._house.closing.over:
-            raise self._refusal(closing=True)
+            raise self._stopping()
         deltas = await self._placed.next(timeout_s)
         for delta in deltas:
             if not self.shared:  # the cache was used, and filled, for the client that began the job
@@ -169,17 +169,18 @@ class Answer:
         if self.started is None and self._may_withdraw and (closing or waited_s >= self._patience.wait_s):
             self._may_withdraw = await self._placed.withdraw()
             if self._may_withdraw:
-                raise self._refusal(closing=closing)
+                raise self._stopping() if closing else await self._in_vain()
         if waited_s > self._patience.wait_s + self._patience.answer_s:
             self._placed.may_return = False
             raise EngineTimeout("the answer took longer than allowed")
         if await self._placed.vanished():
             raise WorkerLost("the request was lost with the broker's data; ask again", retry_after_s=1)
 
-    def _refusal(self, *, closing: bool) -> CorralError:
-        retry_after_s = self._house.dispatcher.retry_after_s()
-        if closing:
-            return ShuttingDown("the gateway is being stopped", retry_after_s=retry_after_s)
+    def _stopping(self) -> CorralError:
+        return ShuttingDown("the gateway is being stopped", retry_after_s=self._house.dispatcher.retry_after_s())
+
+    async def _in_vain(self) -> CorralError:
+        retry_after_s = await self._house.dispatcher.again_s(self._placed.spec)
         waited_s = f"{self._patience.wait_s:g}"
         return WaitedTooLong(f"no slot came free within {waited_s} s; try again later", retry_after_s=retry_after_s)
 

@@ -152,7 +152,14 @@ class Dispatcher:
         return next((worker.info for worker in self.view.workers if worker.info.name == name), None)
 
     def retry_after_s(self) -> int:
+        """When a place is likely free, for one of whom nothing is known."""
         return admission.retry_after_s(self.view, self.usual_answer_s)
+
+    async def again_s(self, spec: JobSpec) -> int:
+        """When one that has waited in vain should ask again; it finds room then."""
+        view = admission.serving(self.view, spec.request.model)
+        again_s = await self.forecast.again_s(spec, view, self.usual_answer_s)
+        return admission.retry_after_s(view, self.usual_answer_s) if again_s is None else again_s
 
     async def settle(self, limit_s: float) -> None:
         """Wait until every job has been given back, for `limit_s` at most; called when no new one comes."""

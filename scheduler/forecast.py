@@ -10,6 +10,7 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
@@ -18,10 +19,11 @@ from infra.errors import BrokerDown, CorralError, QueueFull, WaitedTooLong
 from scheduler.contract import ClusterView, JobSpec, Kind, WorkerInfo, WorkerView
 from scheduler.lines import Lines
 from scheduler.policy.accuracy import Accuracy
+from scheduler.policy.admission import able
 from scheduler.policy.claiming import Waiting
 from scheduler.policy.lengths import Length
 from scheduler.policy.outlook import Outlook, Step
-from scheduler.policy.placement import Candidate
+from scheduler.policy.placement import MOST_CANDIDATES, Candidate
 from scheduler.promises import Promises, Room, Verdict
 
 MOST_SHOWN = 20  # jobs of a line
@@ -62,7 +64,7 @@ class Forecast:
         Raises QueueFull or WaitedTooLong (both with a retry hint) when it would wait for longer than it may with each
         of them, or their lines have no room; not while a slot is free.
         """
-        workers = self._workers(view, candidates)
+        workers = self._workers(view, [candidate.worker for candidate in candidates])
         arrival = Arrival(spec, tuple(candidates), {worker.info.name: worker for worker in workers})
         promised = self._lines.promised(spec.request.model)
         if spec.identity.kind is Kind.WARM or (self._has_free(workers) and not promised):
@@ -70,12 +72,29 @@ class Forecast:
         outlooks = await self._outlooks(spec, [worker.info for worker in workers])
         if not outlooks:
             return arrival
-        job, had = self._waiting(spec, 0.0), self._lines.had(spec.identity)
-        waits = {name: outlook.start_ms(job, had) for name, outlook in outlooks.items()}
-        room = _room(outlooks, min(waits.values()), usual_s)
+        waits, room = self._looked_at(spec, outlooks, usual_s)
         if self._lines.promised(spec.request.model) or not self._fits(spec, room, outlooks.values()):
-            await self._ask(spec, room)
+            verdict = await self._promises.ask(spec, room)
+            if not verdict.comes_in:
+                self.refused["full" if verdict.full else "wait"] += 1
+                raise _refusal(spec, verdict)
+            self.kept += verdict.kept
         return replace(arrival, waits=waits)
+
+    async def again_s(self, spec: JobSpec, view: ClusterView, usual_s: float) -> int | None:
+        """When to ask again, told to one that has waited in vain: it holds a promise from now on, if it needs one.
+
+        None when nobody can say.
+        """
+        workers = [worker.info for worker in able(view)][:MOST_CANDIDATES]
+        outlooks = await self._outlooks(spec, workers)
+        if not outlooks:
+            return None
+        _, room = self._looked_at(spec, outlooks, usual_s)
+        with suppress(BrokerDown):
+            verdict = await self._promises.ask(spec, room)
+            return max(1, verdict.retry_after_s)
+        return None
 
     async def took(self, arrival: Arrival, length: Length, worker: str) -> int | None:
         """The job, whose answer's length is expected to be `length`, was admitted to the line of `worker`.
@@ -127,13 +146,12 @@ class Forecast:
             "moved": self._lines.moved,
         }
 
-    async def _ask(self, spec: JobSpec, room: Room) -> None:
-        verdict = await self._promises.ask(spec, room)
-        if verdict.comes_in:
-            self.kept += verdict.kept
-            return
-        self.refused["full" if verdict.full else "wait"] += 1
-        raise _refusal(spec, verdict)
+    def _looked_at(
+        self, spec: JobSpec, outlooks: Mapping[str, Outlook], usual_s: float
+    ) -> tuple[dict[str, float], Room]:
+        job, had = self._waiting(spec, 0.0), self._lines.had(spec.identity)
+        waits = {name: outlook.start_ms(job, had) for name, outlook in outlooks.items()}
+        return waits, _room(job, outlooks, min(waits.values()), usual_s)
 
     async def _outlooks(self, spec: JobSpec, workers: Sequence[WorkerInfo]) -> dict[str, Outlook]:
         """Empty when the broker does not answer: the admission will say so."""
@@ -156,13 +174,12 @@ class Forecast:
         if any(outlook.free_now for outlook in outlooks):
             return True
         has_room = any(outlook.queued < self._promises.queue_limit for outlook in outlooks)
-        return has_room and room.wait_ms <= spec.wait_limit_ms
+        return has_room and max(room.wait_ms, room.turns_ms) <= spec.wait_limit_ms
 
-    def _workers(self, view: ClusterView, candidates: Sequence[Candidate]) -> list[WorkerView]:
+    def _workers(self, view: ClusterView, names: Collection[str]) -> list[WorkerView]:
         if view.now_ms != self._view_ms:
             self._view_ms = view.now_ms
             self._taken.clear()
-        names = {candidate.worker for candidate in candidates}
         return [worker for worker in view.workers if worker.info.name in names]
 
     def _has_free(self, workers: Sequence[WorkerView]) -> bool:
@@ -188,12 +205,19 @@ class Forecast:
         )
 
 
-def _room(outlooks: Mapping[str, Outlook], wait_ms: float, usual_s: float) -> Room:
-    services = [job.expected_ms for outlook in outlooks.values() for job in outlook.line.waiting if job.expected_ms]
+def _room(asks: Waiting, outlooks: Mapping[str, Outlook], wait_ms: float, usual_s: float) -> Room:
+    waiting = [job for outlook in outlooks.values() for job in outlook.line.waiting]
+    running = [job for outlook in outlooks.values() for job in outlook.line.running]
+    services = [job.expected_ms for job in waiting if job.expected_ms]
+    mine = (asks.level, asks.key, asks.agent)
+    others = {(job.key, job.agent) for job in waiting if job.level <= asks.level}
+    others |= {(job.key, job.agent) for job in running if job.level <= asks.level}
     return Room(
         wait_ms=min(wait_ms, NEVER_MS),
         usual_ms=sum(services) / len(services) if services else usual_s * 1000,
         slots={name: outlook.line.slots for name, outlook in outlooks.items()},
+        own=sum((job.level, job.key, job.agent) == mine for job in waiting),
+        agents=len(others | {mine[1:]}),
     )
 
 

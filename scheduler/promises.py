@@ -32,11 +32,19 @@ PARTS = ("places", "lapses", "counts")
 @dataclass(frozen=True, slots=True)
 class Room:
     """What there is for a request: the soonest start as the lines stood lately, how long a slot usually takes for one,
-    and the workers that serve it with their slots."""
+    and the workers that serve it with their slots; the jobs of its own agent and level that wait there, and how many
+    agents ask there, itself included, at its level or a more urgent one."""
 
     wait_ms: float
     usual_ms: float
     slots: Mapping[str, int]
+    own: int = 0
+    agents: int = 1
+
+    @property
+    def turns_ms(self) -> float:
+        """What it waits when all who ask go on asking: its own jobs get one turn in each round of all."""
+        return self.own * self.agents * self.usual_ms / max(1, sum(self.slots.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +76,7 @@ class Promises:
             spec.request.digest.hex(), agent_name(who.key_name, who.agent), spec.level, room.wait_ms,
             spec.wait_limit_ms, spec.wait_limit_ms * GOOD_SHARE, max(1.0, room.usual_ms), self.queue_limit,
             keys.LEVEL_WEIGHT, LONGEST_RETRY_S, GRACE_MS, SLOWER_LINE, MOST_AGENTS, MOST_PROMISES,
-            *room.slots.values(),
+            room.own, room.agents, *room.slots.values(),
         ]  # fmt: skip
         with broker_errors():
             answer: Any = await self._promise(names, arguments)

@@ -5,16 +5,18 @@
 --       8 longest line  9 level weight  10 longest hint (s)
 --       11 how long a promise waits for its caller after the time it was told (ms)
 --       12 what a place in a line takes longer than expected, as a factor  13 most agents that are told apart
---       14 most promises, then for each worker: slots
+--       14 most promises  15 jobs of the agent at that level in the lines  16 agents that take turns with it, itself
+--       included, then for each worker: slots
 -- Returns {1, expected wait (ms), 1 when it held a promise, else 0} when it may come in, else {0, expected wait, seconds after which to ask again, 1 when
--- the lines have no room, else 0}. The wait counts those who were promised a place before.
+-- the lines have no room, else 0}. The wait counts those who were promised a place before, and takes for granted that the
+-- other agents go on asking: who is refused knows that there is more to do than can be done.
 -- Invariant: a request holds one promise at most, and keeps its place in their order until it comes in or lapses; who
 -- holds one waits behind earlier promises only, everyone else behind all of its level and of more urgent ones. Inside a
 -- level no agent has more before one of another than that one has itself. Free slots and room are those of now: with a
 -- free slot nobody is refused.
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local FIXED_KEYS, FIXED_ARGS = 3, 14
+local FIXED_KEYS, FIXED_ARGS = 3, 16
 local agent, level, member = ARGV[2], tonumber(ARGV[3]), ARGV[1] .. ':' .. ARGV[2]
 local usual, weight = tonumber(ARGV[7]), tonumber(ARGV[9])
 local slots, room, free = 0, 0, false
@@ -37,12 +39,13 @@ local function release(gone)
   if redis.call('HINCRBY', KEYS[3], whose, -1) <= 0 then redis.call('HDEL', KEYS[3], whose) end
 end
 
--- How many promises come before this request; `share` is the part of its level's promises that are earlier.
+-- How many promises come before this request, and how many of these its own agent holds; `share` is the part of its
+-- level's promises that are earlier.
 local function before(place)
   local urgent = redis.call('ZCOUNT', KEYS[1], '-inf', '(' .. level_start(level))
   local all = redis.call('ZCOUNT', KEYS[1], level_start(level), '(' .. level_start(level + 1))
   local earlier = place and redis.call('ZCOUNT', KEYS[1], level_start(level), '(' .. place) or all
-  if all == 0 or redis.call('HLEN', KEYS[3]) > tonumber(ARGV[13]) then return urgent + earlier end
+  if all == 0 or redis.call('HLEN', KEYS[3]) > tonumber(ARGV[13]) then return urgent + earlier, 0 end
   local share, counts, prefix = earlier / all, redis.call('HGETALL', KEYS[3]), level .. ':'
   local mine = tonumber(redis.call('HGET', KEYS[3], prefix .. agent) or 0)
   mine = place and math.max(0, mine - 1) * share or mine
@@ -51,14 +54,15 @@ local function before(place)
     local is_other = string.sub(counts[i], 1, #prefix) == prefix and counts[i] ~= prefix .. agent
     if is_other then total = total + math.min(tonumber(counts[i + 1]) * share, mine + 1) end
   end
-  return urgent + math.min(total, earlier)
+  return urgent + math.min(total, earlier), mine
 end
 
 for _, gone in ipairs(redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now)) do release(gone) end
 
 local place = redis.call('ZSCORE', KEYS[1], member)
-local jobs = before(place)
-local wait = math.floor(tonumber(ARGV[4]) + jobs * usual / slots)
+local jobs, own = before(place)
+local turns = (tonumber(ARGV[15]) + own) * tonumber(ARGV[16])
+local wait = math.floor(math.max(tonumber(ARGV[4]) + jobs * usual / slots, turns * usual / slots))
 local has_room = room > (place and 0 or jobs)
 if free or (has_room and wait <= tonumber(ARGV[5])) then
   release(member)

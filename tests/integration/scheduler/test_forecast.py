@@ -186,6 +186,15 @@ async def test_who_comes_back_at_its_time_is_let_in_before_newcomers(
             assert house.forecast.kept == 1
 
 
+async def test_who_has_waited_in_vain_is_promised_a_place(store: Store) -> None:
+    worker = store.worker()
+    async with housed(store) as house, busy(store, house, worker, waiting=3):
+        told = [await house.dispatcher.again_s(asking(name)) for name in ("first", "second", "first")]
+        assert 1 <= told[0] < told[1] <= 60
+        assert told[2] == pytest.approx(told[0], abs=1)
+        assert store.raw.zcard(keys.promises("places", "m")) == 2
+
+
 async def test_what_is_shown_does_not_wait_for_a_broker_that_is_away(own_broker: Broker) -> None:
     """And a request is told that it is the broker's fault."""
     store = Store(own_broker.url, own_broker.client)

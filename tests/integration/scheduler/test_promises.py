@@ -139,6 +139,14 @@ async def test_one_that_asks_for_much_does_not_hold_up_one_that_asks_for_little(
     assert little.retry_after_s == told[1].retry_after_s < told[30].retry_after_s
 
 
+async def test_one_of_many_that_take_turns_is_told_how_long_that_takes(promises: Promises) -> None:
+    """Its ten in the line are served one in each round of all who ask."""
+    room = replace(BUSY, own=10, agents=8)
+    verdict = await promises.ask(caller("a"), room)
+    assert verdict.wait_ms == 10 * 8 * 2000 / 4
+    assert verdict.retry_after_s == 26
+
+
 async def test_too_many_agents_are_served_in_the_order_in_which_they_came(promises: Promises) -> None:
     for number in range(MOST_AGENTS + 2):
         last = await promises.ask(caller(f"caller-{number}", agent=f"a{number}"), BUSY)

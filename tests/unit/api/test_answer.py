@@ -70,6 +70,10 @@ class Job:
         """Prompts of doubles teach nothing."""
 
 
+async def again_s(_: Any) -> int:
+    return 5
+
+
 def answer(job: Job, **settings: Any) -> Answer:
     infos = {"w1": (100, 90), "w2": (50, 40)}
     house = SimpleNamespace(
@@ -80,6 +84,7 @@ def answer(job: Job, **settings: Any) -> Answer:
         dispatcher=SimpleNamespace(
             worker=lambda name: SimpleNamespace(context_tokens=infos[name][0], prompt_limit_tokens=infos[name][1]),
             retry_after_s=lambda: 5,
+            again_s=again_s,
         ),
     )
     call = SimpleNamespace(asked_model="m", stream=True, request=None, identity=SimpleNamespace(identified=True))
