@@ -8,7 +8,7 @@ Never: judges a figure.
 
 All agents at level 5 have the same right to the cluster, but answers, pauses and numbers of lines of their own. A
 review agent at level 0 seldom asks, a background agent at level 9 always does. Service is reckoned from what answers
-used, at the rates that the workers measured before the load began.
+used, at the rates that the workers measured with all slots at work.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from infra.bench.report import Figures
 from infra.bench.shares import Pace
 from infra.errors import EngineError
 
-LEARNING_LINES = 4  # for each worker; the ring spreads them
+LEARNING_S = 10.0
 
 
 def main(
@@ -85,11 +85,10 @@ async def _measure(house: House, agents: int, overload: float, unit_s: float, se
 
 
 async def _learn(house: House, target: Target) -> Pace:
-    """The rates that the workers have measured. Raises EngineError when a request fails."""
-    learning = Run(target, secrets.token_hex(4))
-    for number in range(LEARNING_LINES * len(house.engines)):
-        await learning.some(Line("learning", f"line{number}", fresh_tokens=1000, output_tokens=64), 0, 1)
-    if errors := shares.failures(learning.served):
+    """The rates that the workers measure with every slot at work. Raises EngineError when a request fails."""
+    lines = [Line("learning", f"line{number}", fresh_tokens=500, output_tokens=64) for number in range(house.slots)]
+    learned = await Run(target, secrets.token_hex(4)).for_seconds(lines, LEARNING_S)
+    if errors := shares.failures(learned):
         raise EngineError(f"a request of the bench failed: {errors[0]}")
     headers = {"x-api-key": house.key} if house.key else {}
     async with httpx.AsyncClient(timeout=10, trust_env=False) as http:

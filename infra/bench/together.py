@@ -8,8 +8,7 @@ Never: judges a figure.
 
 Direct requests go to the same engine without a slot's number, as a client without Corral sends them. With --start there
 is a third side: the same engine with one slot, which is a queue in front of an engine that serves one at a time.
-Each round brings new prompts to every side, so that nobody finds a cache and all do the same work. But Corral saves
-what it overwrites, for its agent's return, and that comes before the first token; --no-store shows the rest alone.
+Each round brings new prompts to every side, so that nobody finds a cache and all do the same work.
 """
 
 import asyncio
@@ -47,12 +46,13 @@ class Team:
     least_words: int = 500
     most_words: int = 2000
     output_tokens: int = 500
+    stop: tuple[str, ...] = ()
 
-    def prompt(self, seed: str, agent: int) -> tuple[str, str]:
-        """System text and first message of one agent in one round."""
+    def prompt(self, seed: str, agent: int) -> str:
+        """What one agent asks in one round; no system text, which not every template shows to the model."""
         step = (self.most_words - self.least_words) / max(1, self.agents - 1)
-        system = words(f"{seed} {agent}", round(self.least_words + agent * step))
-        return f"{seed} {agent} {system}", f"Please say {self.output_tokens} words."
+        fresh = words(f"{seed} {agent}", round(self.least_words + agent * step))
+        return f"{seed} {agent} {fresh}. Please say {self.output_tokens} words."
 
 
 def main(
@@ -64,22 +64,20 @@ def main(
     least: Annotated[int, typer.Option(min=1, help="Words of the shortest prompt.")] = 500,
     most: Annotated[int, typer.Option(min=1, help="Words of the longest prompt.")] = 2000,
     output_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 500,
+    stop: Annotated[list[str] | None, typer.Option(help="Stop words that Corral adds for this model.")] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of every side.")] = 5,
     slots: Annotated[int, typer.Option(min=1, help="With --start: slots of the worker.")] = 4,
     context: Annotated[int, typer.Option(min=1, help="With --start: window of a slot.")] = 16_384,
-    store: Annotated[bool, typer.Option(help="With --start: caches that are overwritten are saved first.")] = True,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
 ) -> None:
     """Let a few agents ask at once, through Corral and past it, in turn."""
     command = report.command_line("infra.bench.together")
     print(f"$ {command}")
-    team = Team(agents, least, most, output_tokens)
+    team = Team(agents, least, most, output_tokens, tuple(stop or ()))
     with ExitStack() as parts:
         one_slot: Engine | None = None
         if start:
-            shape: dict[str, Any] = {"slots": slots, "context_tokens": context, "threads": 1}
-            shape |= {} if store else {"store_dir": "off"}
-            house = parts.enter_context(houses.started(model, **shape))
+            house = parts.enter_context(houses.started(model, slots=slots, context_tokens=context, threads=1))
             print(f"Corral with {houses.settings_line(house)}")
             commands = agents_house.commands_of(house)
             (one_slot,) = parts.enter_context(agents_house.engines(commands, ONE_SLOT_FLAGS))
@@ -110,16 +108,14 @@ async def measure(house: House, one_slot: Engine | None, team: Team, rounds: int
 
 
 async def _ask(target: Target, side: str, team: Team, seed: str, agent: int) -> Outcome:
-    system, message = team.prompt(seed, agent)
-    said: list[dict[str, Any]] = [{"role": "user", "content": message}]
     body: dict[str, Any] = {"max_tokens": team.output_tokens, "stream": True, "temperature": 0}
+    body["messages"] = [{"role": "user", "content": team.prompt(seed, agent)}]
     headers = {"content-type": "application/json"}
     if side == CORRAL:
-        body |= {"model": "bench", "system": system, "messages": said}
+        body["model"] = "bench"
         headers["x-agent-id"] = f"agent{agent}"
     else:
-        body |= {"messages": [{"role": "system", "content": system}, *said], "id_slot": ANY_SLOT}
-        body["stream_options"] = {"include_usage": True}
+        body |= {"id_slot": ANY_SLOT, "stream_options": {"include_usage": True}, "stop": team.stop}
     outcome = await target.ask(json.dumps(body).encode(), headers)
     if outcome.error:
         raise EngineError(f"a request of the bench failed: {outcome.error}")
