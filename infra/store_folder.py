@@ -1,11 +1,14 @@
 """The folder of saved caches, as it is found before anything is saved.
 
-Owns: whether the folder can be used, how much of its disk is left to others, and the words when it cannot.
-Never: a file of the store (`workers.store`), or more than making the folder and one empty file to try it.
+Owns: whether the folder can be used, how much of its disk is left to others, the words when it cannot, and a name of
+the folder by which those who share it, on whatever host, know that they do.
+Never: a file of the store (`workers.store`), or more than making the folder, one empty file to try it, and its name.
 """
 
 import fcntl
+import secrets
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 SPARE_BYTES = 256 * 2**20  # of the disk; the last of it belongs to others
@@ -29,6 +32,15 @@ def trouble(folder: Path) -> str:
         return reason
     free = shutil.disk_usage(folder).free
     return f"{folder}: {too_little_room(free)}" if free < SPARE_BYTES else ""
+
+
+def shared_name(folder: Path) -> str:
+    """The name that the folder was given by whoever asked first; "" when it cannot be read or written."""
+    with suppress(OSError):
+        with suppress(FileExistsError), (folder / ".name").open("x") as file:
+            file.write(secrets.token_hex(8))
+        return (folder / ".name").read_text()
+    return ""
 
 
 def too_little_room(free_bytes: int) -> str:

@@ -28,6 +28,7 @@ class Meter:
         self._prefill = self._save = self._restore = self._bytes_per_token = 0.0
         self._characters_per_token = USUAL_CHARACTERS_PER_TOKEN
         self._saves = self._restores = self._failures = 0
+        self.place = ""  # of the store, as `StoreInfo` tells it
 
     @property
     def speeds(self) -> Speeds | None:
@@ -94,6 +95,7 @@ class Meter:
         with self._lock:
             return StoreInfo(
                 off=off,
+                place=self.place,
                 bytes_per_token=round(self._bytes_per_token),
                 save_bytes_per_s=round(self._save),
                 restore_bytes_per_s=round(self._restore),

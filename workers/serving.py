@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import orjson
 import structlog
 
-from infra import model_facts, sizing
+from infra import model_facts, sizing, store_folder
 from infra.config import Settings
 from infra.errors import EngineLost, StartError
 from infra.gguf_file import file_hash
@@ -196,6 +196,8 @@ class Serving:
             return None, self._store_trouble
         name = store_probe.space(settings, self.model_hash, build(self._engine, props.build), props.context_tokens)
         store = Store(folder, name, settings.store_limit_bytes, settings.store_age_s)
+        shared = store_folder.shared_name(folder)
+        meter.place = f"{shared}/{name}" if shared else ""
         verdict = store_probe.decide(client, store, folder, name, props.slots, self._window)
         if verdict.speeds is not None:
             meter.begin(verdict.speeds)
