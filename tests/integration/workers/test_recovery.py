@@ -115,7 +115,7 @@ def test_a_worker_that_is_stopped_ends_its_answers_hands_over_its_line_and_exits
     tmp_path: Path, broker: Broker
 ) -> None:
     with one_slot(tmp_path, broker, drain_s=20) as cluster, Asking(cluster) as asking:
-        ending = asking.stream("say 40 words at 20 tokens/s", "ending")
+        ending = asking.stream("say 80 words at 10 tokens/s", "ending")
         assert ending.first_text.wait(30)
         queued = [asking.ask("say 3 words", f"queued-{number}") for number in range(3)]
         wait_line(cluster, 3)
@@ -123,7 +123,7 @@ def test_a_worker_that_is_stopped_ends_its_answers_hands_over_its_line_and_exits
         assert cluster.stop_worker("w1") == 0
         assert [answer.result().headers["x-corral-worker"] for answer in queued] == ["w2"] * 3
         ending.answer.result()
-        assert (ending.text, ending.last) == (words(40), "message_stop")
+        assert (ending.text, ending.last) == (words(80), "message_stop")
         cluster.wait_worker("w1", "gone")
 
 
