@@ -60,9 +60,9 @@ def predictions(loads: Sequence[float], names: Sequence[str], fleet: Fleet, seed
             )
 
 
-def many(seed: int) -> Iterator[str]:
+def many(names: Sequence[str], seed: int) -> Iterator[str]:
     """A cluster of a thousand workers with as many agents as make 0.9 of it, under our policy."""
-    for workload in WORKLOADS:
+    for workload in (workload for workload in WORKLOADS if workload.name in names):
         found = simulate(Ours, workload, LOADS[1], MANY, seed, MANY_SHAPE)
         yield ""
         yield f"{workload.words}, 1000 workers: {found.agents} agents, {found.requests} requests"
@@ -79,13 +79,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1, help="another seed, another day (1)")
     parser.add_argument("--load", type=float, action="append", help="of the capacity; may be given again (0.5 0.9 1.3)")
     parser.add_argument("--workload", choices=[w.name for w in WORKLOADS], action="append", help="one only; all")
+    parser.add_argument("--store", action="store_true", help="engines save caches and restore them")
     parser.add_argument("--many", action="store_true", help="a thousand workers instead")
     chosen = parser.parse_args(arguments)
-    fleet, loads = Fleet(chosen.workers, chosen.slots), tuple(chosen.load or LOADS)
+    fleet, loads = Fleet(chosen.workers, chosen.slots, store=chosen.store), tuple(chosen.load or LOADS)
     names = chosen.workload or [workload.name for workload in WORKLOADS]
     print(f"{fleet.workers} workers of {fleet.slots} slots, seed {chosen.seed}; mean, p50, p99: time to first token")
     if chosen.many:
-        lines = many(chosen.seed)
+        lines = many(names, chosen.seed)
     else:
         lines = chain(table(loads, names, fleet, chosen.seed), predictions(loads, names, fleet, chosen.seed))
     for line in lines:

@@ -14,6 +14,7 @@ from tests.sim.engine import Engine
 from tests.sim.figures import Figures
 from tests.sim.policy import Policy, Worker
 from tests.sim.request import NOT_YET, Request
+from tests.sim.store import Store
 from tests.sim.timeline import Timeline
 from tests.sim.workloads import Script, Shape, Workload, agents_for
 
@@ -24,15 +25,18 @@ RATES = Rates(prefill_tokens_per_s=3000, decode_tokens_per_s=40)
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """So many workers, all alike. `speeds` makes the first ones faster or slower by a factor."""
+    """So many workers, all alike. `speeds` makes the first ones faster or slower by a factor; `store`: they save caches
+    and restore them."""
 
     workers: int = 4
     slots: int = 4
     rates: Rates = RATES
     speeds: tuple[float, ...] = ()
+    store: bool = False
 
     def build(self, window_tokens: int) -> list[Worker]:
-        return [Worker(Engine(n, self.slots, self._rates(n), window_tokens)) for n in range(self.workers)]
+        store = Store(self.rates.prefill_tokens_per_s) if self.store else None
+        return [Worker(Engine(n, self.slots, self._rates(n), window_tokens, store)) for n in range(self.workers)]
 
     def _rates(self, number: int) -> Rates:
         factor = self.speeds[number] if number < len(self.speeds) else 1.0

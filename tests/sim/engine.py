@@ -2,8 +2,8 @@
 
 Owns: which slot serves a request, how many of its tokens are cached there, and how long it takes. A prefill runs at
 `prefill_tokens_per_s` and an answer at `decode_tokens_per_s` in each slot, whatever the others do, as with the paced
-stand-in. A base that was prefilled once on an engine is there for all (it is saved, and restored for nothing); any
-other cache is lost with its slot.
+stand-in. A base that was prefilled once on an engine is there for all; any other cache is lost with its slot, but for
+what a store holds where there is one.
 Never: decides which request is served.
 """
 
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from scheduler.contract import Kind, Rates, StopReason
 from scheduler.policy.eviction import Holding, learnt_gap_s, victim
 from tests.sim.request import Request
+from tests.sim.store import Store
 
 
 @dataclass(slots=True)
@@ -36,8 +37,9 @@ class Slot:
 class Engine:
     """The slots of one worker."""
 
-    def __init__(self, number: int, slots: int, rates: Rates, window_tokens: int) -> None:
+    def __init__(self, number: int, slots: int, rates: Rates, window_tokens: int, store: Store | None = None) -> None:
         self.number = number
+        self.store = store
         self.rates = rates
         self.window_tokens = window_tokens
         self.slots = [Slot(slot) for slot in range(slots)]
@@ -63,15 +65,28 @@ class Engine:
 
     def begin(self, request: Request, now_s: float) -> float:
         """Give it a slot; returns the seconds that it will take. One slot at least must be free."""
-        request.prefilled_tokens = request.prompt_tokens - self.cached_tokens(request)
         slot = self._slot_for(request, now_s)
-        if slot.request is not None or self.free < 1:
+        if slot.request is not None:
             raise AssertionError(f"slot {slot.number} of engine {self.number} is used twice")
+        cached, request.ready_s = self.cached_tokens(request), 0.0
+        if self.store is not None and slot.conversation != request.conversation:
+            cached, request.ready_s = self._swapped(self.store, slot, request, cached, now_s)
+        request.prefilled_tokens = request.prompt_tokens - cached
+        request.ready_s += self.prefill_s(request.prefilled_tokens)
         self._hand_over(slot, request)
         self._bases.add(request.base)
         self.free -= 1
         request.begun_s = now_s
-        return self.service_s(request.prefilled_tokens, request.output_tokens)
+        return request.ready_s + request.output_tokens * self._decode_s
+
+    def _swapped(
+        self, store: Store, slot: Slot, request: Request, cached: int, now_s: float
+    ) -> tuple[int, float]:  # fmt: skip
+        """Tokens cached and seconds spent when another conversation's slot is taken."""
+        waiting = len(self.slots) - self.free + 1
+        save_s = store.save(slot.conversation, slot.holding(now_s), waiting) if slot.conversation else 0.0
+        cached, restore_s = store.restore(request.conversation, request.kept_tokens, cached)
+        return cached, save_s + restore_s
 
     def end(self, request: Request, now_s: float) -> None:
         """Its answer is complete: the slot is free, and keeps what it holds."""
@@ -79,6 +94,8 @@ class Engine:
         if slot.request is not request:
             raise AssertionError(f"slot {slot.number} of engine {self.number} does not serve what has ended")
         slot.request = None
+        if request.last and self.store is not None:
+            self.store.forget(request.conversation)
         slot.tokens, slot.stop_reason, slot.ended_s = request.held_tokens, request.stop_reason, now_s
         self.free += 1
         request.ended_s = now_s

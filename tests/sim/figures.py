@@ -46,8 +46,7 @@ class Figures:
         self.requests += 1
         self.wall_s = request.ended_s
         self.prefilled_tokens += request.prefilled_tokens
-        prefill_s = engine.prefill_s(request.prefilled_tokens)
-        self._first_token_s.append(request.begun_s - request.arrival_s + prefill_s)
+        self._first_token_s.append(request.begun_s - request.arrival_s + request.ready_s)
         if self.requests <= self.halfway and request.identified:
             service_s = engine.service_s(request.prefilled_tokens, request.output_tokens)
             self._service_s[request.agent] = self._service_s.get(request.agent, 0.0) + service_s

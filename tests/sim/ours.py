@@ -7,13 +7,13 @@ Never: a rule; those are in `scheduler.policy`.
 
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from infra.config import Settings
-from scheduler.contract import ClusterView, SlotInfo, StopReason, WorkerInfo, WorkerState, WorkerView
-from scheduler.policy import claiming, lengths, placement
+from scheduler.contract import ClusterView, SlotInfo, StopReason, StoreInfo, WorkerInfo, WorkerState, WorkerView
+from scheduler.policy import claiming, lengths, placement, rebalancing
 from scheduler.policy.fleet import Fleet, fleet
-from scheduler.policy.lengths import Length, Samples
+from scheduler.policy.lengths import Samples
 from scheduler.policy.line import Line, Occupied, Returning, Rules, Service, Waiting, agent_name, pair_name
 from scheduler.policy.load import Ahead, Load, left_ms
 from tests.sim.engine import Engine
@@ -22,6 +22,7 @@ from tests.sim.request import Request
 
 VIEW_MS = 1000
 HOMES_COUNT_MS = 300_000
+LOOKED_AT = 64  # jobs of a line, when moves are considered
 ENDLESS = 10**9  # nobody is refused here, as no baseline refuses anybody
 _DEFAULTS = Settings()
 RULES = Rules(
@@ -39,9 +40,15 @@ class Job:
     request: Request
     waiting: Waiting
     ahead: Ahead
+    known: placement.Known
     candidate: placement.Candidate
-    length: Length
     claimed_ms: float = 0.0
+
+    def queued(self, most_moves: int) -> rebalancing.Queued:
+        """As it is seen when moves are considered."""
+        waiting = self.waiting
+        arrival_ms, may_move = int(waiting.arrival_ms), self.request.moves < most_moves
+        return rebalancing.Queued(waiting.id, self.known, waiting.expected_ms, arrival_ms, may_move)
 
     def left_ms(self, now_ms: float) -> float:
         """What it still takes, once it runs."""
@@ -66,6 +73,12 @@ class Books:
         line = sorted(self.line.values(), key=_by_level)
         return Load(running, tuple(job.ahead for job in line), len(line), self.count(now_ms))
 
+    def movable(self, now_ms: float, most_moves: int) -> rebalancing.Books:
+        """As it is seen when moves are considered."""
+        running = tuple(job.left_ms(now_ms) for job in self.running.values())
+        line = sorted(self.line.values(), key=_by_level)
+        return rebalancing.Books(running, tuple(job.queued(most_moves) for job in line[:LOOKED_AT]), self.count(now_ms))
+
     def count(self, now_ms: float) -> int:
         """Conversations at home there, as load counts them."""
         while self.homes and next(iter(self.homes.values())) < now_ms - HOMES_COUNT_MS:
@@ -84,6 +97,7 @@ class Ours:
     rules = RULES
     margin_ms = _DEFAULTS.move_margin_s * 1000
     bound = _DEFAULTS.load_bound
+    most_moves = 1
 
     def __init__(self, workers: Sequence[Worker]) -> None:
         self.workers = workers
@@ -107,7 +121,7 @@ class Ours:
         if choice is None:
             raise AssertionError("no worker was found for a request")
         taken = found[choice.index]
-        self._join(taken, request, known.length, now_ms)
+        self._join(taken, request, known, now_ms)
         return self._named[taken.worker]
 
     def _known(self, request: Request) -> placement.Known:
@@ -121,13 +135,13 @@ class Ours:
             home=self._homes.get(request.conversation),
         )
 
-    def _join(self, taken: placement.Candidate, request: Request, length: Length, now_ms: float) -> None:
+    def _join(self, taken: placement.Candidate, request: Request, known: placement.Known, now_ms: float) -> None:
         waiting = Waiting(
             str(request.number), request.level, request.key, request.agent, request.kind, request.number, now_ms,
             taken.expected_ms,
         )  # fmt: skip
-        ahead = Ahead(request.level, agent_name(request.key, request.agent), taken.expected_ms)
-        self._books[taken.worker].line[waiting.id] = Job(request, waiting, ahead, taken, length)
+        ahead = Ahead(request.level, known.agent, taken.expected_ms)
+        self._books[taken.worker].line[waiting.id] = Job(request, waiting, ahead, known, taken)
         self._settle_home(request.conversation, taken.worker, now_ms)
 
     def _settle_home(self, conversation: str, worker: str, now_ms: float) -> None:
@@ -243,15 +257,44 @@ class Ours:
             pair = pair_name(request.level, request.key, request.agent)
             books.back[pair] = Returning(request.level, request.key, request.agent, now_ms + hold_ms)
 
-    def moved(self, _now_s: float, /) -> Iterable[Worker]:
-        return ()
+    def moved(self, now_s: float, /) -> Iterable[Worker]:
+        self.look(now_s)
+        now_ms, books = now_s * 1000, self._books
+        fleet_now = self._seen(now_ms)
+        loads = {name: (len(of.line), len(of.running)) for name, of in books.items()}
+        slots = {worker.name: len(worker.engine.slots) for worker in self.workers}
+        longest, idlest = rebalancing.to_look_at(loads, slots)
+        if not longest:
+            return []
+        seen = {name: books[name].movable(now_ms, self.most_moves) for name in dict.fromkeys([*longest, *idlest])}
+        return [
+            self._move(move, now_ms)
+            for move in rebalancing.moves(fleet_now, seen, int(now_ms), self.margin_ms, ENDLESS)
+        ]  # fmt: skip
+
+    def _move(self, move: rebalancing.Move, now_ms: float) -> Worker:
+        job = self._books[move.old].line.pop(move.job.id)
+        job.candidate = move.new
+        job.waiting = replace(job.waiting, expected_ms=move.new.expected_ms)
+        job.ahead = replace(job.ahead, expected_ms=move.new.expected_ms)
+        self._books[move.new.worker].line[job.waiting.id] = job
+        self._settle_home(job.request.conversation, move.new.worker, now_ms)
+        self._named[move.old].queued -= 1
+        worker = self._named[move.new.worker]
+        worker.queued += 1
+        job.request.moves += 1
+        return worker
 
 
 def lease(name: str, engine: Engine) -> WorkerInfo:
     """What a worker with this engine says of itself."""
     slots = tuple(
         SlotInfo.model_construct(
-            slot=slot.number, conversation=slot.conversation or None, busy=slot.request is not None, tokens=slot.tokens
+            slot=slot.number,
+            conversation=slot.conversation or None,
+            busy=slot.request is not None,
+            tokens=slot.tokens,
+            saved_tokens=engine.store.saved_tokens(slot.conversation) if engine.store else 0,
         )
         for slot in engine.slots
     )
@@ -263,4 +306,5 @@ def lease(name: str, engine: Engine) -> WorkerInfo:
         prompt_limit_tokens=0,
         slots=slots,
         rates=engine.rates,
+        store=engine.store.info() if engine.store else StoreInfo(),
     )

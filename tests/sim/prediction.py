@@ -65,8 +65,8 @@ class Foretelling(Ours):
 
 def _left(job: Job, now_ms: float, *, oracle: bool) -> Times:
     place = job.candidate
-    token_ms = (place.expected_ms - place.prefill_ms) / job.length.mean()
-    length = job.request.length if oracle else job.length
+    token_ms = (place.expected_ms - place.prefill_ms) / job.known.length.mean()
+    length = job.request.length if oracle else job.known.length
     return remaining_ms(Demand(job.waiting.id, place.prefill_ms, token_ms, length, now_ms - job.claimed_ms))
 
 

@@ -18,7 +18,7 @@ class Request:
 
     Of those, and of a first prompt, `base_tokens` are system text and tools, which all of the same `base` share.
     `length` is the distribution that `output_tokens` were drawn from, which no policy knows. With `last` its
-    conversation ends.
+    conversation ends. `ready_s` is what it took from its begin to its first token.
     """
 
     agent: str
@@ -39,8 +39,10 @@ class Request:
     arrival_s: float = NOT_YET
     begun_s: float = NOT_YET
     prefilled_tokens: int = 0
+    ready_s: float = 0.0
     ended_s: float = NOT_YET
     worker: int = -1
+    moves: int = 0
 
     @property
     def held_tokens(self) -> int:
