@@ -2,19 +2,22 @@
 
     python -m infra.bench.gather --model PATH
 
-Owns: the command line, the order off, on, off, on inside one run, and the report. Exit code 1 when a request fails.
+Owns: the command line, the turns of short rounds on two clusters that run side by side, so that both meet the same
+machine, and the report. Exit code 1 when a request fails.
 Never: repeats a request.
 
-Two loads: clients that ask again as soon as they are answered, and bursts that come at set times.
+Two loads a round: clients that ask again as soon as they are answered, and bursts that come at set times.
 """
 
 import asyncio
 import secrets
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from statistics import fmean, median
 from time import perf_counter
-from typing import Annotated
+from typing import Annotated, Any
 
 import orjson
 import typer
@@ -28,16 +31,17 @@ from infra.bench.house import House
 from infra.bench.report import Figures
 from infra.errors import EngineError
 
-ORDER = (False, True, False, True)
+PAUSE_S = 0.5  # from burst to burst
+SIDES = {"off": False, "on": True}
 HEAD = {"content-type": "application/json", "anthropic-version": "2023-06-01"}
 
 
 def main(
     model: Annotated[str, typer.Option(help="A GGUF file, or demo.")] = "demo",
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds; each side has its turn in each.")] = 8,
     clients: Annotated[int, typer.Option(min=1, help="Clients of the closed loop.")] = 12,
-    requests: Annotated[int, typer.Option(min=1, help="Requests of each load.")] = 240,
+    requests: Annotated[int, typer.Option(min=1, help="Requests of each load of a round.")] = 48,
     burst: Annotated[int, typer.Option(min=1, help="Requests of one burst.")] = 6,
-    pause_s: Annotated[float, typer.Option(min=0.01, help="Seconds from burst to burst.")] = 0.5,
     prompt_words: Annotated[int, typer.Option(min=1, help="Words of a prompt.")] = 60,
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 64,
     slots: Annotated[int, typer.Option(min=1, help="Slots of each engine.")] = 8,
@@ -46,26 +50,33 @@ def main(
     """Ask two workers many short things, with `gather_short` off and on."""
     command = report.command_line("infra.bench.gather")
     print(f"$ {command}")
-    figures: Figures = {}
-    for round_, gather in enumerate(ORDER):
-        name = f"{'on' if gather else 'off'} {round_ // 2 + 1}"
-        shape = {"slots": slots, "context_tokens": 4096, "threads": 1, "queue_limit": max(64, requests)}
-        with houses.started(model, workers=2, **shape, gather_short=gather, coalesce=False, store_dir="off") as house:
-            asked = [_body(prompt_words, max_tokens) for _ in range(2 * requests)]
-            figures[name] = asyncio.run(_measure(house, asked, clients, burst, pause_s))
-        report.show(f"gather_short {name}", [*figures[name].items()])
+    shape: dict[str, Any] = {"slots": slots, "context_tokens": 4096, "threads": 1, "queue_limit": max(64, requests)}
+    shape |= {"coalesce": False, "store_dir": "off"}
+    with ExitStack() as both:
+        sides = {
+            name: both.enter_context(houses.started(model, workers=2, **shape, gather_short=on))
+            for name, on in SIDES.items()
+        }
+        figures = asyncio.run(_rounds(sides, rounds, lambda: _body(prompt_words, max_tokens), clients, requests, burst))
+    report.show(f"{rounds} rounds, gather_short off and on", [*figures.items()])
     report.save(json_file, command, figures)
     if any(load["failed"] for loads in figures.values() for load in loads.values()):
         raise EngineError("requests failed")
 
 
-async def _measure(house: House, asked: Sequence[bytes], clients: int, burst: int, pause_s: float) -> Figures:
-    half = len(asked) // 2
-    await asyncio.gather(*(_ask(house, _body(10, 4)) for _ in range(4)))
-    return {
-        "closed": _figures(await _closed(house, asked[:half], clients)),
-        "bursts": _figures(await _bursts(house, asked[half:], burst, pause_s)),
-    }
+async def _rounds(
+    sides: Mapping[str, House], rounds: int, body: Callable[[], bytes], clients: int, requests: int, burst: int
+) -> Figures:
+    """name -> load -> figures; each side takes its turn in each round."""
+    came: dict[str, dict[str, list[list[Answer]]]] = {name: {"closed": [], "bursts": []} for name in sides}
+    for house in sides.values():
+        await asyncio.gather(*(_ask(house, body()) for _ in range(4)))
+    for round_ in range(rounds):
+        # Off, on, on, off, ..: a machine that grows busier or quieter favours neither.
+        for name, house in sorted(sides.items(), reverse=round_ % 2 == 1):
+            came[name]["closed"].append(await _closed(house, [body() for _ in range(requests)], clients))
+            came[name]["bursts"].append(await _bursts(house, [body() for _ in range(requests)], burst))
+    return {name: {load: _figures(each) for load, each in loads.items()} for name, loads in came.items()}
 
 
 async def _closed(house: House, asked: Sequence[bytes], clients: int) -> list[Answer]:
@@ -75,11 +86,11 @@ async def _closed(house: House, asked: Sequence[bytes], clients: int) -> list[An
     return [answer for share in await asyncio.gather(*map(client_asks, range(clients))) for answer in share]
 
 
-async def _bursts(house: House, asked: Sequence[bytes], burst: int, pause_s: float) -> list[Answer]:
+async def _bursts(house: House, asked: Sequence[bytes], burst: int) -> list[Answer]:
     began_s = perf_counter()
 
     async def at(number: int, body: bytes) -> Answer:
-        await asyncio.sleep(began_s + number // burst * pause_s - perf_counter())
+        await asyncio.sleep(began_s + number // burst * PAUSE_S - perf_counter())
         return await _ask(house, body)
 
     return list(await asyncio.gather(*(at(number, body) for number, body in enumerate(asked))))
@@ -97,11 +108,15 @@ def _body(prompt_words: int, max_tokens: int) -> bytes:
     return orjson.dumps(body | {"messages": [{"role": "user", "content": text}]})
 
 
-def _figures(answers: Sequence[Answer]) -> Figures:
-    took_s = max(answer.last_s for answer in answers) - min(answer.asked_s for answer in answers)
+def _figures(rounds: Sequence[Sequence[Answer]]) -> Figures:
+    """Of all rounds: the median of each round's throughput, and the spread of all times."""
+    rates = [len(each) / (max(a.last_s for a in each) - min(a.asked_s for a in each)) for each in rounds]
+    means = [1000 * fmean(answer.last_s - answer.asked_s for answer in each) for each in rounds]
+    answers = [answer for each in rounds for answer in each]
     return {
         "failed": sum(answer.text is None for answer in answers),
-        "per_s": round(len(answers) / took_s, 1),
+        "per_s": round(median(rates), 1),
+        "whole_mean_ms_of_rounds": [round(mean) for mean in means],
         "first_ms": report.spread_ms([answer.first_s - answer.asked_s for answer in answers]),
         "whole_ms": report.spread_ms([answer.last_s - answer.asked_s for answer in answers]),
     }
