@@ -151,30 +151,25 @@ def test_an_agent_of_twice_the_weight_gets_twice_the_claims() -> None:
     assert (taken.count("a"), taken.count("b")) == (13, 26)
 
 
-@st.composite
-def histories(draw: st.DrawFn) -> list[tuple[str, int]]:
-    """What happens: time passes (ms), a job comes (its number), a slot is free."""
-    event = st.one_of(
-        st.tuples(st.just("pass"), st.integers(1, 30_000)),
-        st.tuples(st.just("come"), st.integers(0, 39)),
-        st.tuples(st.just("claim"), st.just(0)),
-    )
-    return draw(st.lists(event, min_size=30, max_size=120))
+# Time passes (ms), jobs come (level, agent, expected service in s), a slot is free; more come than are taken.
+steps = st.tuples(
+    st.sampled_from([0, 3000, 11_000, 25_000]),
+    st.lists(st.tuples(st.integers(0, 3), st.sampled_from("abcd"), st.sampled_from([1, 30])), min_size=1, max_size=2),
+)
 
 
-@given(histories())
+@given(st.lists(steps, min_size=15, max_size=40))
 def test_who_waited_level_plus_one_steps_is_passed_by_no_newcomer_and_once_by_each_other(
-    events: list[tuple[str, int]],
+    history: list[tuple[int, list[tuple[int, str, int]]]],
 ) -> None:
     """So nobody starves: from then on at most as many claims go before it as pairs stood beside it."""
     passed: dict[str, list[str]] = {}  # of each pair that is due: who was claimed since
     beside: dict[str, set[str]] = {}
-    for made, name in played(events):
+    for made, name in played(history):
         standing = {pair_name(job.level, job.key, job.agent) for job in made.waiting}
         for due in standing:
-            if age_ms(made, due) >= (int(due.split(":")[0]) + 1) * AGEING_MS:
-                passed.setdefault(due, [])
-                beside.setdefault(due, standing - {due})
+            if due not in passed and age_ms(made, due) >= (int(due.split(":")[0]) + 1) * AGEING_MS:
+                passed[due], beside[due] = [], standing - {due}
         passed.pop(name, None)
         beside.pop(name, None)
         for due, claims in passed.items():
@@ -183,20 +178,20 @@ def test_who_waited_level_plus_one_steps_is_passed_by_no_newcomer_and_once_by_ea
             claims.append(name)
 
 
-def played(events: list[tuple[str, int]]) -> Iterator[tuple[Line, str]]:
-    """The line before each claim, and the pair that is claimed. No pair ever has two jobs of one number."""
+def played(history: list[tuple[int, list[tuple[int, str, int]]]]) -> Iterator[tuple[Line, str]]:
+    """The line before each claim, and the pair that is claimed."""
     made, number = line(), 0
-    for what, value in events:
-        if what == "pass":
-            made = replace(made, now_ms=made.now_ms + value)
-        elif what == "come":
-            job = waiting(number, value % 10, "abcd"[value // 10], expected_ms=1000 + value)
+    for passes_ms, come in history:
+        made = replace(made, now_ms=made.now_ms + passes_ms)
+        for level, agent, expected_s in come:
+            job = waiting(number, level, agent, expected_ms=1000 * expected_s)
             made = replace(made, waiting=[*made.waiting, replace(job, arrival_ms=made.now_ms)])
             number += 1
-        elif job_id := choose(made, RULES).job:
-            job = next(job for job in made.waiting if job.id == job_id)
-            yield made, pair_name(job.level, job.key, job.agent)
-            made = later(made, made.now_ms, job_id)
+        job_id = choose(made, RULES).job
+        assert job_id is not None
+        job = next(job for job in made.waiting if job.id == job_id)
+        yield made, pair_name(job.level, job.key, job.agent)
+        made = later(made, made.now_ms, job_id)
 
 
 def age_ms(made: Line, name: str) -> float:
