@@ -16,10 +16,11 @@ KEPT_BYTES = 4 * 2**20  # of one answer; about 38,000 deltas of a token each
 
 
 class Reader:
-    """One reader's place in the answer. `ended`: the last delta was given out."""
+    """One reader's place in the answer. `ended`: the last delta was given out; `late`: it had come before this one."""
 
-    def __init__(self, said: Sequence[Delta]) -> None:
+    def __init__(self, said: Sequence[Delta], *, late: bool = False) -> None:
         self.ended = False
+        self.late = late
         self._unread = list(said)
         self._arrived = asyncio.Event()
 
@@ -49,9 +50,14 @@ class Reader:
 
 
 class Audience:
-    """The readers of one job. What was said is kept for later ones only with `keeps`, and up to KEPT_BYTES."""
+    """The readers of one job. What was said is kept for later ones only with `keeps`, and up to KEPT_BYTES.
 
-    def __init__(self, *, keeps: bool) -> None:
+    `exact`: whoever asks gets this answer, so one joins, too, while another who was there before its end still reads.
+    """
+
+    def __init__(self, *, keeps: bool, exact: bool = False) -> None:
+        self._exact = exact
+        self._over = False
         self._readers: set[Reader] = set()
         self._leavers: dict[Hashable, float] = {}
         self._said: list[Delta] | None = [] if keeps else None
@@ -61,8 +67,13 @@ class Audience:
 
     @property
     def open(self) -> bool:
-        """Whether a new reader may join: it would be given the answer from its start, and the end is nobody's yet."""
-        return self._said is not None and not self._closed and not any(reader.ended for reader in self._readers)
+        """Whether a new reader may join: it would be given the answer from its start, and another who has not read the
+        end is there or may come back; one that came late does not count, or an answer could live for ever."""
+        if self._said is None or self._closed:
+            return False
+        if self._exact and self._over:
+            return bool(self._leavers) or any(not (reader.ended or reader.late) for reader in self._readers)
+        return not any(reader.ended for reader in self._readers)
 
     @property
     def read(self) -> bool:
@@ -80,13 +91,13 @@ class Audience:
 
     def join(self) -> Reader:
         """A new reader, at the start of the answer."""
-        reader = Reader(self._said or ())
+        reader = Reader(self._said or (), late=self._over)
         self._readers.add(reader)
         return reader
 
     def leave(self, reader: Reader) -> None:
         """Leaving twice is leaving once."""
-        if reader.ended:
+        if reader.ended and not self._exact:
             self._closed = True  # its client has the end: what is asked from now on is a new question
         self._readers.discard(reader)
 
@@ -111,6 +122,7 @@ class Audience:
         if not deltas:
             return
         self.begun = True
+        self._over = isinstance(deltas[-1], Finished | Failed)
         if isinstance(deltas[-1], Failed):
             self.close()  # who asks from now on wants another try
         for reader in self._readers:

@@ -30,7 +30,7 @@ class Share:
         self.spec = spec
         self.key = key
         self._raising = raising
-        self.audience = Audience(keeps=key is not None)
+        self.audience = Audience(keeps=key is not None, exact=spec.request.greedy)
         self.placed: Placed | None = None
         self.error: Exception | None = None
         self._level = spec.level

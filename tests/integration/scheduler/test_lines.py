@@ -67,7 +67,8 @@ def newcomer(agent: str = "new") -> Waiting:
     return Waiting(one.id, one.level, "k", agent, one.identity.kind, 10**15, 0.0)
 
 
-async def test_many_who_ask_at_once_share_one_look(store: Store, lines: Lines) -> None:
+async def test_many_who_ask_at_once_share_one_look(store: Store, lines: Lines, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scheduler.lines.FRESH_S", 600)  # however slow the machine is
     for name in ("w1", "w2"):
         store.worker(name)
     workers = await infos(store)

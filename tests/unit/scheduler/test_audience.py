@@ -21,9 +21,11 @@ NAMES = st.sampled_from(["anna", "berta", "carl"])
 class Listening(RuleBasedStateMachine):
     """An audience beside the plainest model of one: what was said, and what each reader has of it."""
 
+    exact = False
+
     def __init__(self) -> None:
         super().__init__()
-        self.audience = Audience(keeps=True)
+        self.audience = Audience(keeps=True, exact=self.exact)
         self.said: list[Delta] = []
         self.heard: dict[Reader, list[Delta]] = {}
         self.left: dict[str, float] = {}
@@ -87,10 +89,28 @@ class Listening(RuleBasedStateMachine):
 
     @invariant()
     def nobody_joins_an_answer_that_failed_or_that_somebody_has_to_its_end(self) -> None:
-        if any(reader.ended for reader in self.heard) or (self.said and self.said[-1] is FAILURE):
+        if self._had() or (self.said and self.said[-1] is FAILURE):
             assert not self.audience.open
 
+    def _had(self) -> bool:
+        return any(reader.ended for reader in self.heard)
 
+
+class ListeningToAnExactAnswer(Listening):
+    """Its end does not close it, but the last of those who were there in time does."""
+
+    exact = True
+
+    def _had(self) -> bool:
+        return self.ended and not self.left and all(reader.ended or reader.late for reader in self.heard)
+
+    @invariant()
+    def whoever_overlaps_may_join(self) -> None:
+        assert self.audience.open == (not self._had() and not (self.said and self.said[-1] is FAILURE))
+
+
+TestListeningToAnExactAnswer = ListeningToAnExactAnswer.TestCase
+TestListeningToAnExactAnswer.settings = settings(deadline=None, max_examples=100)
 TestListening = Listening.TestCase
 TestListening.settings = settings(deadline=None, max_examples=100)
 
@@ -128,6 +148,26 @@ def test_an_answer_too_long_to_keep_goes_on_for_those_who_read_it(monkeypatch: p
         audience.put([delta])
     audience.put([END])
     assert reader.take_now() == [*said, END]
+
+
+def test_an_exact_answer_is_joined_while_one_who_was_there_in_time_still_reads() -> None:
+    audience = Audience(keeps=True, exact=True)
+    first, second = audience.join(), audience.join()
+    audience.put([END])
+    first.take_now()
+    audience.leave(first)
+    late = audience.join()
+    assert audience.open
+    second.take_now()
+    assert not audience.open, "a late one keeps it open for nobody"
+    assert late.take_now() == [END]
+
+
+def test_an_exact_answer_that_failed_is_joined_by_nobody() -> None:
+    audience = Audience(keeps=True, exact=True)
+    audience.join()
+    audience.put([FAILURE])
+    assert not audience.open
 
 
 def test_after_somebody_left_with_the_end_nobody_joins() -> None:
