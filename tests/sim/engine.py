@@ -44,6 +44,7 @@ class Engine:
         self.window_tokens = window_tokens
         self.slots = [Slot(slot) for slot in range(slots)]
         self.free = slots
+        self.changes = 0  # so far, of what the slots hold
         self._prefill_s = 1 / rates.prefill_tokens_per_s
         self._decode_s = 1 / rates.decode_tokens_per_s
         self._slot_of: dict[str, Slot] = {}
@@ -76,6 +77,7 @@ class Engine:
         self._hand_over(slot, request)
         self._bases.add(request.base)
         self.free -= 1
+        self.changes += 1
         request.begun_s = now_s
         return request.ready_s + request.output_tokens * self._decode_s
 
@@ -98,6 +100,7 @@ class Engine:
             self.store.forget(request.conversation)
         slot.tokens, slot.stop_reason, slot.ended_s = request.held_tokens, request.stop_reason, now_s
         self.free += 1
+        self.changes += 1
         request.ended_s = now_s
 
     def running(self) -> list[Request]:

@@ -66,6 +66,8 @@ class Books:
     back: dict[str, Returning] = field(default_factory=dict)
     homes: OrderedDict[str, float] = field(default_factory=OrderedDict)
     held_ms: float = 0.0
+    lease: WorkerInfo | None = None
+    lease_of: int = 0
 
     def load(self, now_ms: float) -> Load:
         """As `lua/admit.lua` sees it."""
@@ -170,7 +172,9 @@ class Ours:
 
     def _told(self, worker: Worker, now_ms: float) -> WorkerView:
         books = self._books[worker.name]
-        info = lease(worker.name, worker.engine)
+        if books.lease is None or books.lease_of != worker.engine.changes:
+            books.lease, books.lease_of = lease(worker.name, worker.engine), worker.engine.changes
+        info = books.lease
         return WorkerView.model_construct(info=info, running=len(books.running), homes=books.count(now_ms))
 
     # which
@@ -258,14 +262,14 @@ class Ours:
             books.back[pair] = Returning(request.level, request.key, request.agent, now_ms + hold_ms)
 
     def moved(self, now_s: float, /) -> Iterable[Worker]:
-        self.look(now_s)
         now_ms, books = now_s * 1000, self._books
-        fleet_now = self._seen(now_ms)
         loads = {name: (len(of.line), len(of.running)) for name, of in books.items()}
         slots = {worker.name: len(worker.engine.slots) for worker in self.workers}
         longest, idlest = rebalancing.to_look_at(loads, slots)
         if not longest:
             return []
+        self.look(now_s)
+        fleet_now = self._seen(now_ms)
         seen = {name: books[name].movable(now_ms, self.most_moves) for name in dict.fromkeys([*longest, *idlest])}
         return [
             self._move(move, now_ms)

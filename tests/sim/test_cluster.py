@@ -18,7 +18,7 @@ from tests.sim.workloads import BURSTS, MIXED, SESSIONS, WORKLOADS, Script, Shap
 pytestmark = pytest.mark.unit
 
 SMALL = Fleet(workers=2, slots=3)
-SHORT = Shape(prompts=3, calls=4.0)
+SHORT = Shape(prompts=2, calls=4.0)
 RATES = Rates(prefill_tokens_per_s=1000, decode_tokens_per_s=50)
 
 
