@@ -174,6 +174,7 @@ class Answer:
             self._placed.may_return = False
             raise EngineTimeout("the answer took longer than allowed")
         if await self._placed.vanished():
+            self._placed.may_return = False  # or each retry would be given this beginning again, and never an end
             raise WorkerLost("the request was lost with the broker's data; ask again", retry_after_s=1)
 
     def _stopping(self) -> CorralError:

@@ -13,7 +13,7 @@ from api.broker_patience import BrokerPatience
 from api.house import House
 from api.protocol.request import Call
 from infra.config import Settings
-from infra.errors import BrokerDown, CorralError, PromptTooLong, WaitedTooLong
+from infra.errors import BrokerDown, CorralError, PromptTooLong, WaitedTooLong, WorkerLost
 from scheduler.contract import Delta, Finished, Started, StopReason, TextDelta
 from scheduler.share import Held
 
@@ -108,6 +108,16 @@ async def test_whatever_goes_wrong_in_a_stream_is_its_last_event_and_the_answers
     assert isinstance(made.failure, CorralError)
     words = str(error) if isinstance(error, CorralError) else "the gateway met an unexpected error"
     assert words in found[-1]["error"]["message"]
+
+
+async def test_nobody_comes_back_for_an_answer_that_was_lost() -> None:
+    """Kept for its client's retry, it would give each of them the same beginning and never an end."""
+    job = Job(ENDS[:2], [], vanished=[True])
+    made = answer(job)
+    await made.commit()
+    assert (await events(made))[-1]["type"] == "error"
+    assert isinstance(made.failure, WorkerLost)
+    assert not job.may_return
 
 
 # --- a broker that is away for a moment ---------------------------------------------------------------------------
