@@ -28,6 +28,8 @@ from scheduler.policy.waiting import Demand, Times, remaining_ms
 FRESH_S = 0.1
 SERVICE_FRESH_S = 1.0  # it fades slowly, and grows with claims only
 MOST_LOOKED_AT = 256  # jobs of a line
+MOST_LINES = 16  # in one step of the store, which serves nobody else meanwhile
+KEPT_S = 60.0  # a look at a worker that nobody asks about any more, and that may be gone
 MOST_REMEMBERED = 10_000  # services of agents
 ANY = ""  # model
 NOBODY = Identity(key_name="", agent="", session=None, conversation="", kind=Kind.WARM, identified=False)
@@ -43,6 +45,14 @@ class _Look:
     at_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """A look under way, and at whose lines."""
+
+    task: asyncio.Task[None]
+    names: frozenset[str]
+
+
 class Lines:
     """The lines of one API process's cluster. What reads raises BrokerDown when Redis does not answer.
 
@@ -55,7 +65,8 @@ class Lines:
         self._looks: dict[str, _Look] = {}
         self._promised: dict[str, int] = {}
         self._had: dict[str, tuple[Service, float]] = {}
-        self._reading: dict[str, asyncio.Task[None]] = {}
+        self._reading: dict[str, _Reading] = {}
+        self._wanted: dict[str, dict[str, WorkerInfo]] = {}
         self.moved = 0
 
     async def read(self, workers: Sequence[WorkerInfo], model: str, who: Identity = NOBODY) -> None:
@@ -97,12 +108,19 @@ class Lines:
             look.outlook = look.outlook.without(job_id)
 
     async def _shared(self, workers: Sequence[WorkerInfo], model: str, who: Identity) -> None:
-        """One look at a time for each model; who comes meanwhile waits for the same one."""
-        task = self._reading.get(model)
-        if task is None:
-            task = self._reading[model] = asyncio.create_task(self._fetch(workers, model, who))
+        """One look at a time for each model. Who comes meanwhile waits for it; the next one is at all lines that were
+        asked for and were not in it."""
+        wanted = self._wanted.setdefault(model, {})
+        reading = self._reading.get(model)
+        if reading is None:
+            wanted.update((worker.name, worker) for worker in workers)
+            task = asyncio.create_task(self._fetch(list(wanted.values()), model, who))
+            reading = self._reading[model] = _Reading(task, frozenset(wanted))
+            wanted.clear()
             task.add_done_callback(lambda done: self._end(model, done))
-        await asyncio.shield(task)
+        else:
+            wanted.update((worker.name, worker) for worker in workers if worker.name not in reading.names)
+        await asyncio.shield(reading.task)
 
     def _end(self, model: str, task: asyncio.Task[None]) -> None:
         del self._reading[model]
@@ -110,6 +128,13 @@ class Lines:
             task.exception()  # looked at, should all who wait for it have left
 
     async def _fetch(self, workers: Sequence[WorkerInfo], model: str, who: Identity) -> None:
+        for start in range(0, max(1, len(workers)), MOST_LINES):
+            await self._fetch_some(workers[start : start + MOST_LINES], model, who)
+        oldest_s = monotonic() - KEPT_S
+        for name in [name for name, look in self._looks.items() if look.at_s < oldest_s]:
+            del self._looks[name]
+
+    async def _fetch_some(self, workers: Sequence[WorkerInfo], model: str, who: Identity) -> None:
         names = [name(worker.name) for worker in workers for name in (keys.line, keys.running, keys.heads, keys.urgent)]
         names += [keys.promises("places", model), keys.COUNTS]
         arguments: list[str | int] = [keys.job(""), keys.attained(""), MOST_LOOKED_AT, *_names(who)]

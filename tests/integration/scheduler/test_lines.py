@@ -79,6 +79,40 @@ async def test_many_who_ask_at_once_share_one_look(store: Store, lines: Lines, m
     assert scripts_run(store) == before + 1
 
 
+async def test_many_who_ask_of_different_workers_at_once_are_all_told_of_their_own(store: Store, lines: Lines) -> None:
+    for number in range(8):
+        store.worker(f"w{number}")
+    workers = await infos(store)
+    await asyncio.gather(*(lines.read([worker], "m") for worker in workers))
+    assert [worker.name for worker in workers if lines.of(worker.name) is None] == []
+
+
+async def test_a_look_at_many_lines_holds_the_store_up_for_a_few_of_them_at_a_time(
+    store: Store, lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler.lines.MOST_LINES", 2)
+    for number in range(5):
+        store.worker(f"w{number}")
+    workers = await infos(store)
+    before = scripts_run(store)
+    await lines.look(workers)
+    assert scripts_run(store) == before + 3
+    assert all(lines.of(worker.name) is not None for worker in workers)
+
+
+async def test_of_workers_that_are_gone_nothing_is_remembered(
+    store: Store, lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("w1", "w2"):
+        store.worker(name)
+    workers = await infos(store)
+    await lines.look(workers)
+    assert lines.of("w2") is not None
+    monkeypatch.setattr("scheduler.lines.KEPT_S", 0)
+    await lines.look(workers[:1])
+    assert lines.of("w2") is None
+
+
 async def test_a_reader_that_leaves_takes_the_look_from_nobody(store: Store, lines: Lines) -> None:
     store.worker()
     workers = await infos(store)
