@@ -157,9 +157,9 @@ def test_an_exact_answer_is_joined_while_one_who_was_there_in_time_still_reads()
     first.take_now()
     audience.leave(first)
     late = audience.join()
-    assert audience.open
+    open_before = audience.open
     second.take_now()
-    assert not audience.open, "a late one keeps it open for nobody"
+    assert (open_before, audience.open) == (True, False), "a late one keeps it open for nobody"
     assert late.take_now() == [END]
 
 
