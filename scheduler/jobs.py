@@ -10,6 +10,7 @@ Never: claims or runs a job (`claims`), decides where it goes (`policy`), publis
 
 from collections.abc import Sequence
 from typing import Any
+from uuid import uuid4
 
 from redis.asyncio import Redis
 
@@ -101,7 +102,7 @@ class Jobs:
         names += [keys.urgent(new.worker), keys.holding(new.worker), keys.control(new.worker)]
         arguments: list[str | int | float] = [
             job_id, old, new.worker, conversation, self._limits.home_ms, self._limits.queue, new.new_tokens,
-            new.expected_ms, int(for_balance), MOST_URGENT_LEVEL, URGENT_MS,
+            new.expected_ms, int(for_balance), MOST_URGENT_LEVEL, URGENT_MS, uuid4().hex,
         ]  # fmt: skip
         with broker_errors():
             return bool(await self._move(names, arguments))

@@ -3,14 +3,15 @@
 --       7 new homes  8 urgent mark, 9 holding mark and 10 control stream of the new worker
 -- ARGV  1 job id  2 old worker  3 new worker  4 conversation  5 home lifetime (ms)  6 longest line
 --       7 new tokens there  8 expected service there (ms)  9 '1': for balance, once in its life
---       10 least urgent of the urgent levels  11 slots are kept for these levels for (ms)
+--       10 least urgent of the urgent levels  11 slots are kept for these levels for (ms)  12 token of this move
 -- Returns 1 when it was moved, 0 when it was no longer queued there, was moved for balance before, or the new line is
 -- full.
 -- Invariant: a job stands in exactly one line, the one its record names; no line grows past its limit. What a home says
--- of tokens and slot is its worker's.
+-- of tokens and slot is its worker's. Asked twice with the same token (a retried command) it answers as the first time.
 local score = redis.call('ZSCORE', KEYS[2], ARGV[1])
+local r = redis.call('HMGET', KEYS[1], 'state', 'worker', 'moved', 'level', 'move')
+if r[1] == 'queued' and r[2] == ARGV[3] and r[5] == ARGV[12] then return 1 end
 if not score or redis.call('ZCARD', KEYS[3]) >= tonumber(ARGV[6]) then return 0 end
-local r = redis.call('HMGET', KEYS[1], 'state', 'worker', 'moved', 'level')
 if r[1] ~= 'queued' or r[2] ~= ARGV[2] then
   redis.call('ZREM', KEYS[2], ARGV[1])
   return 0
@@ -18,7 +19,7 @@ end
 if ARGV[9] == '1' and r[3] then return 0 end
 redis.call('ZREM', KEYS[2], ARGV[1])
 redis.call('LPOP', KEYS[4])
-redis.call('HSET', KEYS[1], 'worker', ARGV[3], 'new_tokens', ARGV[7], 'expected_ms', ARGV[8])
+redis.call('HSET', KEYS[1], 'worker', ARGV[3], 'new_tokens', ARGV[7], 'expected_ms', ARGV[8], 'move', ARGV[12])
 if ARGV[9] == '1' then redis.call('HSET', KEYS[1], 'moved', 1) end
 redis.call('ZADD', KEYS[3], score, ARGV[1])
 local time = redis.call('TIME')

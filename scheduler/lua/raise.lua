@@ -3,12 +3,15 @@
 --       6 control stream
 -- ARGV  1 job id  2 worker whose keys these are  3 old level  4 new level  5 level weight  6 longest wait from now (ms)
 --       7 what a record lives on after its wait limit (ms)  8 last urgent level  9 lifetime of the urgent mark (ms)
+--       10 token of this rise
 -- Returns {'queued', 1 when it stands at the new level now and lacks a ticket there, else 0}, {'running'}, {'over'} when
---         it has ended or is unknown, {'moved', worker}: ask again with that worker's keys.
+--         it has ended or is unknown, {'moved', worker} or {'level', number}: ask again with the keys of that worker, or
+--         of that level.
 -- Invariant: a job only rises and its wait limit only grows; it keeps its place by arrival. Any ticket stands for any job
 -- of a line, so one of the old level goes and the caller lays one at the new. Where a free slot is kept, its worker is
--- told: to the job at its new level it may be open.
-local r = redis.call('HMGET', KEYS[1], 'state', 'worker', 'level', 'deadline_ms', 'arrival')
+-- told: to the job at its new level it may be open. Asked twice with the same token (a retried command) it answers as the
+-- first time.
+local r = redis.call('HMGET', KEYS[1], 'state', 'worker', 'level', 'deadline_ms', 'arrival', 'rise')
 if not r[1] then return {'over'} end
 if r[2] ~= ARGV[2] then return {'moved', r[2]} end
 if r[1] ~= 'queued' then return {r[1] == 'running' and 'running' or 'over'} end
@@ -19,8 +22,10 @@ if deadline > tonumber(r[4]) then
   redis.call('PEXPIRE', KEYS[1], tonumber(ARGV[6]) + tonumber(ARGV[7]))
 end
 local new = tonumber(ARGV[4])
-if r[3] ~= ARGV[3] or new >= tonumber(r[3]) or not redis.call('ZSCORE', KEYS[2], ARGV[1]) then return {'queued', 0} end
-redis.call('HSET', KEYS[1], 'level', new)
+if r[6] == ARGV[10] then return {'queued', 1} end
+if new >= tonumber(r[3]) or not redis.call('ZSCORE', KEYS[2], ARGV[1]) then return {'queued', 0} end
+if r[3] ~= ARGV[3] then return {'level', tonumber(r[3])} end
+redis.call('HSET', KEYS[1], 'level', new, 'rise', ARGV[10])
 redis.call('ZADD', KEYS[2], new * tonumber(ARGV[5]) + tonumber(r[5]), ARGV[1])
 redis.call('LPOP', KEYS[3])
 if new <= tonumber(ARGV[8]) then redis.call('SET', KEYS[4], 1, 'PX', ARGV[9]) end

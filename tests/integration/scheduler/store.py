@@ -4,7 +4,7 @@ Owns: clients, and requests of a test's own shape. `Store` is what an API proces
 Never: a rule of the store.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
@@ -179,6 +179,16 @@ def to(worker: str) -> Candidate:
 
 def forecast_of(store: Store, queue_limit: int = 64) -> Forecast:
     return Forecast(Lines(store.redis, Rules()), Promises(store.redis, queue_limit))
+
+
+def sent_twice(script: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """A step that redis-py sends again because its first answer was lost, though it was carried out."""
+
+    async def send(names: Any, arguments: Any) -> Any:
+        await script(names, arguments)
+        return await script(names, arguments)
+
+    return send
 
 
 StoreMaker = Callable[..., Store]

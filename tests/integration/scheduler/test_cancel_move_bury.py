@@ -4,7 +4,7 @@ import pytest
 
 from infra import keys
 from scheduler.contract import Failed, TextDelta, encode_deltas
-from tests.integration.scheduler.store import Store, candidates, spec, to
+from tests.integration.scheduler.store import Store, candidates, sent_twice, spec, to
 
 pytestmark = pytest.mark.integration
 
@@ -108,6 +108,17 @@ async def test_moving_again_changes_nothing(store: Store) -> None:
     assert await store.jobs.move(job.id, "w1", to("w2"), 5, "c")
     assert not await store.jobs.move(job.id, "w1", to("w2"), 5, "c")
     assert store.line("w2") == [job.id]
+
+
+async def test_a_move_whose_answer_is_lost_is_told_as_made(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command is sent again, and the job still needs its ticket at the new worker."""
+    store.worker("w1")
+    store.worker("w2")
+    job = spec(conversation="c")
+    await store.admit(job, "w1")
+    monkeypatch.setattr(store.jobs, "_move", sent_twice(store.jobs._move))
+    assert await store.jobs.move(job.id, "w1", to("w2"), 5, "c")
+    assert (store.line("w2"), sum(store.tickets("w1"))) == ([job.id], 0)
 
 
 async def test_a_running_job_does_not_move(store: Store) -> None:

@@ -7,7 +7,7 @@ import pytest
 from infra import keys
 from scheduler.queue import Tickets
 from scheduler.raising import Raising
-from tests.integration.scheduler.store import Store, spec
+from tests.integration.scheduler.store import Store, sent_twice, spec
 
 pytestmark = pytest.mark.integration
 
@@ -70,6 +70,27 @@ async def test_raised_twice_it_takes_one_ticket_along(store: Store) -> None:
     for _ in range(2):
         assert await raising(store).lift(jobs[0].id, "agent", "w1", 9, 3, 0)
     assert [store.tickets()[level] for level in (3, 9)] == [1, 1]
+
+
+async def test_a_rise_whose_answer_is_lost_has_its_ticket(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.worker()
+    job = spec(9)
+    await store.admit(job)
+    raises = raising(store)
+    monkeypatch.setattr(raises, "_raise", sent_twice(raises._raise))
+    assert await raises.lift(job.id, "agent", "w1", 9, 3, 0)
+    assert [store.tickets()[level] for level in (3, 9)] == [1, 0]
+
+
+async def test_of_two_rises_that_pass_each_other_on_the_way_the_most_urgent_holds(store: Store) -> None:
+    """The later one, which comes first, has been told of a level at which the job does not stand yet."""
+    store.worker()
+    job = spec(9)
+    await store.admit(job)
+    assert await raising(store).lift(job.id, "agent", "w1", 5, 1, 0)
+    assert await raising(store).lift(job.id, "agent", "w1", 9, 5, 0)
+    assert store.raw.hget(keys.job(job.id), "level") == "1"
+    assert store.tickets() == [0, 1, 0, 0, 0, 0, 0, 0, 0, 0]
 
 
 async def test_a_job_that_was_moved_is_raised_where_it_waits(store: Store) -> None:
