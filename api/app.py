@@ -140,6 +140,7 @@ def _limits(settings: Settings) -> Limits:
         queue=settings.queue_limit,
         home_ms=int(settings.home_lifetime_s * 1000),
         move_margin_ms=int(settings.move_margin_s * 1000),
+        urgent_share=settings.urgent_share,
     )
 
 

@@ -32,11 +32,12 @@ Argument = str | int | float | bytes
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Bounds of the line: jobs it may hold, how long homes and waiting records live, and how much sooner an answer must
-    be for a conversation to leave its home."""
+    be for a conversation to leave its home; and the share of a worker's slots that is kept for the urgent levels."""
 
     queue: int
     home_ms: int
     move_margin_ms: int = 1000
+    urgent_share: float = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,8 @@ def step(
     arguments: list[Argument] = [
         spec.id, spec.level, spec.wait_limit_ms, spec.wait_limit_ms + ENDED_LIFETIME_MS, limits.queue, home_ms,
         who.conversation, keys.LEVEL_WEIGHT, HOMES_COUNT_MS, len(fields) // 2, API_LIFETIME_MS, who.key_name, who.agent,
-        limits.move_margin_ms, NEAR_MS, LOOKED_AT, keys.job(""), MOST_URGENT_LEVEL, URGENT_MS, home, *fields,
+        limits.move_margin_ms, NEAR_MS, LOOKED_AT, keys.job(""), MOST_URGENT_LEVEL, URGENT_MS, home,
+        limits.urgent_share, *fields,
     ]  # fmt: skip
     for one in candidates:
         books = (keys.line, keys.running, keys.lease, keys.homes, keys.urgent, keys.holding, keys.control)

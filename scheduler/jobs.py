@@ -47,6 +47,11 @@ class Jobs:
         """How much sooner an answer must be for a conversation to leave its home."""
         return self._limits.move_margin_ms
 
+    @property
+    def urgent_share(self) -> float:
+        """Share of a worker's slots that is kept for the urgent levels while such jobs come."""
+        return self._limits.urgent_share
+
     async def known(self, spec: JobSpec) -> Known:
         """What is remembered of the job's conversation and of answers like its own; one round trip."""
         who = spec.identity

@@ -61,7 +61,8 @@ class Rebalancing:
                 await self._lines.running(name, sites.sites[name].token_ms, sites.now_ms) if worker.running else ()
             )
             jobs.update({job.id: job for job in line})
-            books[name] = Books(running, tuple(job.queued for job in line if job.queued), worker.homes)
+            kept = await self._lines.kept(name, sites.sites[name].slots, self._jobs.urgent_share)
+            books[name] = Books(running, tuple(job.queued for job in line if job.queued), worker.homes, kept)
         return books, jobs
 
     async def _make(self, move: Move, job: Standing) -> bool:

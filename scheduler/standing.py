@@ -13,9 +13,9 @@ from redis.asyncio import Redis
 from infra import keys
 from infra.redis_client import broker_errors
 from scheduler.contract import Kind
-from scheduler.policy.claiming import agent_name
+from scheduler.policy.claiming import MOST_URGENT_LEVEL, agent_name
 from scheduler.policy.lengths import UNKNOWN, Length
-from scheduler.policy.load import left_ms
+from scheduler.policy.load import kept_slots, left_ms
 from scheduler.policy.placement import Home, Known
 from scheduler.policy.rebalancing import Queued
 
@@ -65,6 +65,15 @@ class Lines:
             left_ms(float(expected or 0), int(tokens or 0), now_ms - int(claimed or now_ms), token_ms)
             for expected, tokens, claimed in records
         )
+
+    async def kept(self, worker: str, slots: int, share: float) -> int:
+        """How many of its slots are kept for the urgent levels, whose share is `share`, and not at work for them."""
+        with broker_errors():
+            if not await self._redis.exists(keys.urgent(worker)):
+                return 0
+            jobs: Any = await self._redis.hkeys(keys.running(worker))
+            levels = await self._fields([keys.job(raw_id.decode()) for raw_id in jobs], ("level",))
+        return kept_slots(share, slots, sum(int(level or 0) <= MOST_URGENT_LEVEL for [level] in levels))
 
     async def _fields(self, names: Sequence[str], fields: Iterable[str]) -> list[list[bytes | None]]:
         pipeline = self._redis.pipeline(transaction=False)

@@ -6,7 +6,7 @@
 --       7 conversation  8 level weight  9 homes count for (ms)  10 number of record fields
 --       11 lifetime of an API without a sign of life (ms)  12 key  13 agent  14 margin (ms)  15 near (ms)
 --       16 jobs of a line that are looked at  17 prefix of job keys  18 least urgent of the urgent levels
---       19 slots are kept for these levels for (ms)  20 home that was known, or ''
+--       19 slots are kept for these levels for (ms)  20 home that was known, or ''  21 share of the slots that is kept
 --       then the record's fields and values, then for each candidate: name, limit of homes (-1: none), slots, 1 when it is
 --       the home, prefill (ms), displaced (ms), prefill of a token (ms), new tokens, expected service (ms)
 -- Returns {1-based index of the candidate, 1 when the job may use the reserve of the window, its cost, cost of the home
@@ -15,7 +15,7 @@
 -- same job (a retried command) it answers as the first time. What a home says of tokens and slot is its worker's.
 -- The choice is that of `policy/placement.py`, held equal by a test.
 -- The records' keys are made from names found in lines, so they cannot be passed in KEYS.
-local FIXED_KEYS, KEYS_EACH, FIXED_ARGS, ARGS_EACH = 6, 7, 20, 9
+local FIXED_KEYS, KEYS_EACH, FIXED_ARGS, ARGS_EACH = 6, 7, 21, 9
 local known = redis.call('HMGET', KEYS[1], 'worker', 'reserve')
 local fields = tonumber(ARGV[10])
 local first = FIXED_ARGS + 1 + 2 * fields
@@ -72,15 +72,26 @@ local function ahead(c)
   return number, total
 end
 
+-- The slots that this job may have: some are kept for the urgent levels, less those that are at work for them.
+local function usable_slots(c)
+  if level <= tonumber(ARGV[18]) or redis.call('EXISTS', c.urgent) == 0 then return c.slots end
+  local urgent = 0
+  for _, id in ipairs(redis.call('HKEYS', c.running)) do
+    if tonumber(redis.call('HGET', ARGV[17] .. id, 'level') or 0) <= tonumber(ARGV[18]) then urgent = urgent + 1 end
+  end
+  return c.slots - math.max(0, math.floor(tonumber(ARGV[21]) * c.slots) - urgent)
+end
+
 local function wait_ms(c)
-  if c.queued + redis.call('HLEN', c.running) < c.slots then return 0 end
+  local slots = usable_slots(c)
+  if c.queued + redis.call('HLEN', c.running) < slots then return 0 end
   local busy, busy_ms = running(c)
   local number, ms = ahead(c)
   local up_to = c.queued <= looked_at and 0 or redis.call('ZCOUNT', c.line, '-inf', '(' .. string.format('%.0f', (level + 1) * level_weight))
   local scale = math.max(1, up_to / looked_at)
   local all = busy + number * scale
-  if all < c.slots then return 0 end
-  return (all - c.slots + 1) * ((busy_ms + ms * scale) / all) / c.slots
+  if all < slots then return 0 end
+  return (all - slots + 1) * ((busy_ms + ms * scale) / all) / slots
 end
 
 local function measure(c)

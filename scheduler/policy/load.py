@@ -7,9 +7,12 @@ A worker's slots serve what is ahead side by side, so the wait is the number of 
 their mean, over the slots. Inside a level agents take turns: of another agent no more is ahead than of the job's own.
 """
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from scheduler.policy.claiming import MOST_URGENT_LEVEL
 
 LOOKED_AT = 32  # jobs of a line that are looked at; those behind them are taken to be alike
 
@@ -26,16 +29,24 @@ class Ahead:
 @dataclass(frozen=True, slots=True)
 class Load:
     """A worker now: the ms that each running answer still takes, the jobs of its line by level and arrival, how many
-    these are, and how many conversations are at home there."""
+    these are, how many conversations are at home there, and how many slots are kept for the urgent levels and not at
+    work for them."""
 
     running: tuple[float, ...] = ()
     line: tuple[Ahead, ...] = ()
     queued: int = 0
     homes: int = 0
+    kept: int = 0
+
+
+def kept_slots(share: float, slots: int, urgent: int) -> int:
+    """How many of `slots` other jobs may not have, while `urgent` jobs of the urgent levels run."""
+    return max(0, math.floor(share * slots) - urgent)
 
 
 def expected_wait_ms(load: Load, slots: int, level: int, agent: str) -> float:
     """Ms until a slot is free for a job of `agent` that comes now; 0 when one is."""
+    slots -= load.kept if level > MOST_URGENT_LEVEL else 0
     before = [job for job in load.line if job.level <= level]
     ahead, ahead_ms = _ahead(before[:LOOKED_AT], level, agent)
     scale = max(1.0, len(before) / LOOKED_AT)

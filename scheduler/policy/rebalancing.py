@@ -38,11 +38,13 @@ class Queued:
 
 @dataclass(frozen=True, slots=True)
 class Books:
-    """A worker now: what each running answer still takes (ms), its line by level and arrival, conversations there."""
+    """A worker now: what each running answer still takes (ms), its line by level and arrival, conversations there,
+    and slots kept for the urgent levels."""
 
     running: tuple[float, ...] = ()
     line: tuple[Queued, ...] = ()
     homes: int = 0
+    kept: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,7 @@ def _best(
 
 
 def _load(books: Books) -> Load:
-    return Load(books.running, tuple(job.ahead for job in books.line), len(books.line), books.homes)
+    return Load(books.running, tuple(job.ahead for job in books.line), len(books.line), books.homes, books.kept)
 
 
 def _with(load: Load, job: Queued, new: Candidate) -> Load:

@@ -12,7 +12,8 @@ from infra import keys
 from infra.errors import QueueFull
 from scheduler.admitting import unknown
 from scheduler.contract import Identity, JobSpec, Kind
-from scheduler.policy.load import Ahead, Load, left_ms
+from scheduler.policy.claiming import MOST_URGENT_LEVEL
+from scheduler.policy.load import Ahead, Load, kept_slots, left_ms
 from scheduler.policy.placement import NO_LIMIT, Candidate, Choice, choose
 from tests.doubles.broker import Broker
 from tests.integration.scheduler.store import Store, packed, spec
@@ -21,15 +22,19 @@ pytestmark = pytest.mark.integration
 
 QUEUE_LIMIT = 40
 MARGIN_MS = 1000
+URGENT_SHARE = 0.25
 WORKERS = ("w1", "w2", "w3")
 whole = st.integers(0, 30_000)
 # Claimed long ago or only just: a prefill that goes by between the two looks would decide now and then.
-running = st.lists(st.tuples(whole, st.integers(0, 5000), st.sampled_from([-600_000, 600_000])), max_size=5)
+Run = tuple[int, int, int, int]
+running = st.lists(
+    st.tuples(whole, st.integers(0, 5000), st.sampled_from([-600_000, 600_000]), st.integers(0, 9)), max_size=5
+)
 lines = st.lists(st.tuples(st.integers(0, 9), st.sampled_from("ab"), whole), max_size=QUEUE_LIMIT)
 offers = st.builds(
     Candidate,
     worker=st.just(""),
-    slots=st.integers(1, 4),
+    slots=st.integers(1, 9),
     limit=st.integers(0, 6) | st.just(NO_LIMIT),
     is_home=st.just(False),
     prefill_ms=st.floats(0, 20_000),
@@ -38,7 +43,8 @@ offers = st.builds(
     new_tokens=st.integers(1, 5000),
     expected_ms=st.floats(0, 60_000),
 )
-books = st.tuples(offers, running, lines, st.integers(0, 6))
+books = st.tuples(offers, running, lines, st.integers(0, 6), st.booleans())
+At = list[tuple[Candidate, list[Run], list[tuple[int, str, int]], int, bool]]
 
 
 class Cluster:
@@ -49,12 +55,19 @@ class Cluster:
         self.now_ms = store.now_ms()
         self.jobs = 0
 
-    def lay(self, worker: str, runs: list[tuple[int, int, int]], line: list[tuple[int, str, int]], homes: int) -> None:
+    def lay(
+        self, worker: str, runs: list[Run], line: list[tuple[int, str, int]], homes: int = 0, *, urgent: bool = False
+    ) -> None:
         self.store.worker(worker)
         pipe = self.store.raw.pipeline()
-        for expected_ms, tokens, ago_ms in runs:
+        for expected_ms, tokens, ago_ms, level in runs:
             self.jobs += 1
-            runs_since = {"expected_ms": expected_ms, "new_tokens": tokens, "claimed_ms": self.now_ms - ago_ms}
+            runs_since = {
+                "expected_ms": expected_ms,
+                "new_tokens": tokens,
+                "claimed_ms": self.now_ms - ago_ms,
+                "level": level,
+            }
             pipe.hset(keys.job(f"j{self.jobs}"), mapping=runs_since)
             pipe.hset(keys.running(worker), f"j{self.jobs}", "someone")
         for level, agent, expected_ms in line:
@@ -64,13 +77,16 @@ class Cluster:
             pipe.zadd(keys.line(worker), {f"j{self.jobs}": level * keys.LEVEL_WEIGHT + self.jobs})
         for number in range(homes):
             pipe.zadd(keys.homes(worker), {f"home-{number}": self.now_ms})
+        if urgent:
+            pipe.set(keys.urgent(worker), 1)
         pipe.execute()
 
 
-def seen(one: Candidate, runs: list[tuple[int, int, int]], line: list[tuple[int, str, int]], homes: int) -> Load:
-    left = tuple(left_ms(expected, tokens, max(0, ago), one.token_ms) for expected, tokens, ago in runs)
+def seen(one: Candidate, runs: list[Run], line: list[tuple[int, str, int]], homes: int, *, urgent: bool) -> Load:
+    left = tuple(left_ms(expected, tokens, max(0, ago), one.token_ms) for expected, tokens, ago, _ in runs)
+    kept = kept_slots(URGENT_SHARE, one.slots, sum(level <= MOST_URGENT_LEVEL for *_, level in runs)) if urgent else 0
     ordered = sorted(line, key=lambda job: job[0])
-    return Load(left, tuple(Ahead(level, f"k:{agent}", ms) for level, agent, ms in ordered), len(line), homes)
+    return Load(left, tuple(Ahead(level, f"k:{agent}", ms) for level, agent, ms in ordered), len(line), homes, kept)
 
 
 @pytest.fixture
@@ -94,7 +110,7 @@ def runner() -> Iterator[asyncio.Runner]:
     home=st.booleans(),
 )
 def test_the_store_chooses_as_the_policy_does(
-    at: list[tuple[Candidate, list[tuple[int, int, int]], list[tuple[int, str, int]], int]],
+    at: At,
     level: int,
     agent: str,
     home: bool,
@@ -107,7 +123,7 @@ def test_the_store_chooses_as_the_policy_does(
 
 async def _compare(
     broker: Broker,
-    at: list[tuple[Candidate, list[tuple[int, int, int]], list[tuple[int, str, int]], int]],
+    at: At,
     level: int,
     agent: str,
     home: bool,
@@ -115,15 +131,15 @@ async def _compare(
     store = Store(broker.url, broker.client, QUEUE_LIMIT)
     try:
         cluster, found, loads = Cluster(store), list[Candidate](), dict[str, Load]()
-        for name, (offer, runs, line, homes) in zip(WORKERS, at, strict=False):
+        for name, (offer, runs, line, homes, urgent) in zip(WORKERS, at, strict=False):
             limit, is_home = (NO_LIMIT, True) if home and not found else (offer.limit, False)
             one = Candidate(
                 name, offer.slots, limit, is_home, offer.prefill_ms, offer.displaced_ms, offer.token_ms,
                 offer.new_tokens, offer.expected_ms,
             )  # fmt: skip
-            cluster.lay(name, runs, line, homes)
+            cluster.lay(name, runs, line, homes, urgent=urgent)
             found.append(one)
-            loads[name] = seen(one, runs, line, homes)
+            loads[name] = seen(one, runs, line, homes, urgent=urgent)
         who = Identity(key_name="k", agent=agent, session=None, conversation="c", kind=Kind.MAIN, identified=True)
         job = JobSpec(id="new", identity=who, level=level, wait_limit_ms=1000, request=packed())
         await _agree(store, job, found, choose(found, loads, unknown(job), MARGIN_MS, QUEUE_LIMIT))
@@ -162,8 +178,22 @@ async def test_the_prefill_of_a_running_answer_goes_by(broker: Broker) -> None:
     broker.flush()
     store = Store(broker.url, broker.client)
     cluster = Cluster(store)
-    cluster.lay("w1", [(30_000, 2_000, 1_000)], [], 0)
-    cluster.lay("w2", [(30_000, 2_000, 25_000)], [], 0)
+    cluster.lay("w1", [(30_000, 2_000, 1_000, 5)], [])
+    cluster.lay("w2", [(30_000, 2_000, 25_000, 5)], [])
     found = [Candidate(name, 1, token_ms=10.0) for name in ("w1", "w2")]
     assert (await store.jobs.admit(spec(), found, 1)).worker == "w2"
+    await store.close()
+
+
+@pytest.mark.parametrize(("level", "goes_to"), [(2, "w1"), (3, "w2")])
+async def test_a_slot_that_is_kept_for_the_urgent_levels_is_free_to_these_alone(
+    level: int, goes_to: str, broker: Broker
+) -> None:
+    broker.flush()
+    store = Store(broker.url, broker.client)
+    cluster = Cluster(store)
+    cluster.lay("w1", [(30_000, 0, 0, 5)] * 3, [], urgent=True)
+    cluster.lay("w2", [(4_000, 0, 0, 5)] * 4, [])
+    found = [Candidate(name, 4) for name in ("w1", "w2")]
+    assert (await store.jobs.admit(spec(level), found, 1)).worker == goes_to
     await store.close()

@@ -10,7 +10,7 @@ from scheduler.jobs import Jobs
 from scheduler.membership import Membership
 from scheduler.queue import Tickets
 from scheduler.rebalancing import Rebalancing
-from tests.integration.scheduler.store import Store, candidates, spec
+from tests.integration.scheduler.store import Store, candidates, spec, worker_info
 
 pytestmark = pytest.mark.integration
 
@@ -90,6 +90,21 @@ async def test_a_job_moves_once_in_its_life(store: Store) -> None:
     await balance(store)
     assert {moved, also} <= set(store.line("w2"))
     assert len(store.line("w3")) > 0
+
+
+async def test_a_job_that_waits_beside_a_kept_slot_goes_to_a_free_one_and_none_goes_to_a_kept_one(store: Store) -> None:
+    """The levels' urgent share of two slots, one in four as it is set, is none; so they have four."""
+    four = [store.worker(name) for name in ("w1", "w2", "w3")]
+    for one in four:
+        one.claims.beat(worker_info(one.name, one.incarnation, slots=4), 60_000, ())
+    for one in four[:2]:  # on w3 all slots are free
+        await wait_at(store, one.name, *(spec(agent=f"runs-{number}") for number in range(3)))
+        assert all(one.claims.claim(4) for _ in range(3))
+        store.raw.set(keys.urgent(one.name), 1)
+    [job] = await wait_at(store, "w1", spec())
+    store.raw.set(keys.urgent("w3"), 1)
+    assert await balance(store) == 1
+    assert store.line("w3") == [job]
 
 
 async def test_who_has_just_come_stays_and_so_does_a_warm_up(store: Store) -> None:

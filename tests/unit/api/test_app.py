@@ -5,8 +5,9 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 
-from api.app import create_app
+from api.app import _limits, create_app
 from infra.config import Settings
+from scheduler.jobs import Limits
 
 pytestmark = pytest.mark.unit
 
@@ -30,3 +31,8 @@ async def test_every_response_has_one_request_id(path: str, status: int) -> None
     if status >= 400:
         assert answer.json()["request_id"] == request_id
     assert "secret words" not in answer.text
+
+
+def test_placement_is_bound_by_the_settings() -> None:
+    settings = Settings(queue_limit=7, home_lifetime_s=60, move_margin_s=2.5, urgent_share=0.5)
+    assert _limits(settings) == Limits(queue=7, home_ms=60_000, move_margin_ms=2500, urgent_share=0.5)

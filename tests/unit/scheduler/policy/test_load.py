@@ -1,12 +1,13 @@
 """What a job has to wait for in a line."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.policy.load import LOOKED_AT, Ahead, Load, expected_wait_ms, left_ms
+from scheduler.policy.load import LOOKED_AT, Ahead, Load, expected_wait_ms, kept_slots, left_ms
 from tests.unit.scheduler.policy.sites import agents, busy, loads
 
 pytestmark = pytest.mark.unit
@@ -25,6 +26,18 @@ def test_full_slots_are_waited_for_side_by_side() -> None:
     assert wait(busy(running=2)) == 5_000
     assert wait(busy(running=2, queued=1)) == 10_000
     assert wait(busy(running=4, queued=1), slots=4) == 5_000
+
+
+def test_a_slot_that_is_kept_for_the_urgent_levels_is_waited_for_by_nobody_else() -> None:
+    load = replace(busy(running=3), kept=1)
+    assert wait(load, slots=4, level=2) == 0
+    assert wait(load, slots=4, level=3) == 10_000 / 3
+    assert wait(replace(busy(running=2), kept=1), slots=4, level=3) == 0
+
+
+@given(st.floats(0, 0.999), st.integers(1, 256), st.integers(0, 256))
+def test_never_all_slots_are_kept(share: float, slots: int, urgent: int) -> None:
+    assert 0 <= kept_slots(share, slots, urgent) < slots
 
 
 def test_only_what_is_claimed_before_counts() -> None:
