@@ -15,6 +15,7 @@ from functools import cached_property
 from operator import attrgetter
 
 from scheduler.policy.claiming import MOST_URGENT_LEVEL, Line, Rules, Service, Waiting, agent_name
+from scheduler.policy.load import kept_slots
 from scheduler.policy.standing import RANK, Books
 from scheduler.policy.waiting import Slots, Times
 
@@ -49,8 +50,13 @@ class Outlook:
 
     @property
     def free_now(self) -> bool:
-        """Whether the next job that comes is started at once."""
+        """Whether a slot is free, though it may be kept for some."""
         return len(self._running) + self.queued < self.line.slots
+
+    def free_for(self, level: int) -> bool:
+        """Whether the next job that comes, if it is of that level, is started at once."""
+        kept = 0 if level <= MOST_URGENT_LEVEL else self._kept
+        return len(self._running) + self.queued < self.line.slots - kept
 
     @cached_property
     def steps(self) -> tuple[Step, ...]:
@@ -62,7 +68,7 @@ class Outlook:
 
         `had`: where the line itself does not say what service its key and its agent had.
         """
-        if self.free_now:
+        if self.free_for(job.level):
             return 0.0
         steps, end_ms = self._run if job.level > MOST_URGENT_LEVEL else self._urgent_run
         newcomer = _Newcomer(job, self.line, self._rules, had or self._had(job))
@@ -102,7 +108,7 @@ class Outlook:
         if self.line.urgent_until_ms <= self.line.now_ms:
             return 0
         urgent = sum(job.level <= MOST_URGENT_LEVEL for job in self.line.running)
-        return max(0, math.floor(self._rules.urgent_share * self.line.slots) - urgent)
+        return kept_slots(self._rules.urgent_share, self.line.slots, urgent)
 
     def _through(self, count: int) -> tuple[tuple[Step, ...], float]:
         books, slots, steps = Books(self.line, self._rules), Slots(count, self._running), []

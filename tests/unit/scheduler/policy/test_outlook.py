@@ -90,7 +90,8 @@ def test_service_had_puts_an_agent_behind_those_that_had_none() -> None:
 
 def test_a_slot_kept_for_the_urgent_is_none_for_the_others() -> None:
     made = outlook(slots=4, running=3, urgent_until_ms=NOW_MS + 60_000)
-    assert made.free_now
+    assert [made.free_for(level) for level in (2, 3)] == [True, False]
+    assert [made.start_ms(job("9", level)) for level in (2, 3)] == [0.0, WORK_MS]
     full = outlook(job("1"), slots=4, running=3, urgent_until_ms=NOW_MS + 60_000)
     assert full.start_ms(job("9", 5, agent="b")) == WORK_MS
     assert full.start_ms(job("9", 0, agent="b")) == 0.0
