@@ -4,6 +4,7 @@ Owns: reading the lines that are looked at, making the moves, counting and loggi
 Never: decides which (`policy.rebalancing`), moves the jobs of a worker that cannot serve (`moving`).
 """
 
+import asyncio
 from collections.abc import Mapping
 
 import structlog
@@ -48,7 +49,9 @@ class Rebalancing:
         if not longest or len(workers) == 1:
             return 0
         books, jobs = await self._read({name: workers[name] for name in {*longest, *idlest}}, sites)
-        found = moves(sites, books, view.now_ms, self._jobs.move_margin_ms, self._jobs.queue_limit)
+        margin_ms, limit = self._jobs.move_margin_ms, self._jobs.queue_limit
+        # Long lines take a fifth of a second, and the answers of this process must not stand still meanwhile.
+        found = await asyncio.to_thread(moves, sites, books, view.now_ms, margin_ms, limit)
         return sum([await self._make(move, jobs[move.job.id]) for move in found])
 
     async def _read(

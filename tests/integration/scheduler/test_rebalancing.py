@@ -1,6 +1,7 @@
 """One look at the balance of lines over a store: which jobs go where, and what their books say afterwards."""
 
-from typing import cast
+import threading
+from typing import Any, cast
 
 import pytest
 
@@ -8,6 +9,7 @@ from infra import keys
 from scheduler.contract import JobSpec, Kind
 from scheduler.jobs import Jobs
 from scheduler.membership import Membership
+from scheduler.policy.rebalancing import Move, moves
 from scheduler.queue import Tickets
 from scheduler.rebalancing import Rebalancing
 from tests.integration.scheduler.store import Store, candidates, spec, worker_info
@@ -122,6 +124,22 @@ async def test_a_job_stays_when_it_starts_here_as_soon(store: Store) -> None:
     for name in ("w1", "w2"):
         await wait_at(store, name, *(spec(agent=agent) for agent in "abcd"))
     assert await balance(store) == 0
+
+
+async def test_while_it_is_decided_the_event_loop_goes_on(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sixteen long lines take a fifth of a second, in which every running answer would stand still."""
+    store.worker("w1")
+    store.worker("w2")
+    await wait_at(store, "w1", spec(agent="a"), spec(agent="b"), spec(agent="c"))
+    decided_in: list[threading.Thread] = []
+
+    def decide(*books: Any) -> tuple[Move, ...]:
+        decided_in.append(threading.current_thread())
+        return moves(*books)
+
+    monkeypatch.setattr("scheduler.rebalancing.moves", decide)
+    assert await balance(store) == 1
+    assert decided_in[0] is not threading.current_thread()
 
 
 async def test_a_job_never_fills_a_line_past_its_limit(store: Store) -> None:
