@@ -6,9 +6,12 @@ Never: where the bytes are kept.
 """
 
 import zlib
+from collections.abc import Iterator
 from hashlib import sha256
 
-from scheduler.contract import GenerationRequest, PackedRequest
+from scheduler.contract import GenerationRequest, ImageBlock, PackedRequest, ToolResultBlock
+
+IMAGE_BYTES = 4000  # as text of so many tokens as an image of usual size has, about 1,000, whatever its file weighs
 
 
 def pack(request: GenerationRequest) -> PackedRequest:
@@ -18,7 +21,7 @@ def pack(request: GenerationRequest) -> PackedRequest:
     return PackedRequest(
         model=request.model,
         body=body,
-        json_bytes=len(text),
+        json_bytes=len(text) - sum(max(0, len(image.url) - IMAGE_BYTES) for image in _images(request)),
         digest=sha256(body).digest(),
         greedy=request.temperature == 0,
     )
@@ -27,3 +30,11 @@ def pack(request: GenerationRequest) -> PackedRequest:
 def unpack(body: bytes) -> GenerationRequest:
     """The request in the `body` of `pack`'s. Raises zlib.error or pydantic.ValidationError on anything else."""
     return GenerationRequest.model_validate_json(zlib.decompress(body))
+
+
+def _images(request: GenerationRequest) -> Iterator[ImageBlock]:
+    for message in request.messages:
+        for block in message.content:
+            for one in block.content if isinstance(block, ToolResultBlock) else (block,):
+                if isinstance(one, ImageBlock):
+                    yield one

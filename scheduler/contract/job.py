@@ -40,8 +40,9 @@ class Identity(Frozen):
 class PackedRequest:
     """A GenerationRequest as it goes to a worker (`scheduler.packing`): made once, off the event loop when it is large.
 
-    `json_bytes` is its size before it was compressed, `digest` the SHA-256 of `body`. `greedy`: it asks for the
-    likeliest answer (temperature 0): whoever asks the same gets the same.
+    `json_bytes` is its size before it was compressed, as far as it tells how long the prompt is: an image counts as
+    some text. `digest` is the SHA-256 of `body`. `greedy`: it asks for the likeliest answer (temperature 0): whoever
+    asks the same gets the same.
     """
 
     model: str

@@ -15,11 +15,14 @@ from scheduler.contract import (
     Failed,
     Finished,
     GenerationRequest,
+    ImageBlock,
+    Message,
     Started,
     StopReason,
     TextDelta,
     ThinkingDelta,
     ToolCall,
+    ToolResultBlock,
     WorkerInfo,
     WorkerState,
     decode_deltas,
@@ -97,6 +100,18 @@ def test_a_packed_request_comes_back_equal_in_the_clients_own_order(
     back = unpack(packed.body)
     assert back == request
     assert list(back.tools[0].input_schema) == list(schema)
+
+
+def test_the_file_of_an_image_does_not_make_its_prompt_look_long() -> None:
+    """A mebibyte would be taken for 300,000 tokens: no window would fit, and who stands behind it would be refused."""
+
+    def with_image(size: int) -> GenerationRequest:
+        image = ImageBlock(url=f"data:image/png;base64,{'x' * size}")
+        result = ToolResultBlock(tool_use_id="t", content=(image,))
+        return GenerationRequest(model="m", messages=(Message(role="user", content=(image, result)),), max_tokens=1)
+
+    sizes = [pack(with_image(size)).json_bytes for size in (10, 2**20, 2 * 2**20)]
+    assert sizes[0] < sizes[1] == sizes[2] < 10_000
 
 
 def test_two_equal_requests_are_packed_to_equal_bytes() -> None:
