@@ -81,7 +81,7 @@ def attained(whom: str) -> str:
 
 
 def lengths(whom: str) -> str:
-    """`whom` is `<kind>:<agent>`, or `all`."""
+    """`whom` is `<kind>:<key name>:<agent>`, or `all`."""
     return f"corral:lengths:{whom}"
 
 

@@ -100,7 +100,7 @@ class Claims:
         """
         agent, rules = agent_name(job.key, job.agent), self._rules
         names = [keys.settled(job.id, job.attempt), keys.attained(f"agent:{agent}"), keys.attained(f"key:{job.key}")]
-        names += [keys.lengths(f"{job.kind.value}:{job.agent}"), keys.lengths("all"), keys.back(self._worker)]
+        names += [keys.lengths(f"{job.kind.value}:{agent}"), keys.lengths("all"), keys.back(self._worker)]
         arguments: list[str | int | float] = [
             used_ms, job.expected_ms, job.claimed_ms, rules.half_life_ms, self._remembered_ms,
             "" if output_tokens is None else math.log(max(1, output_tokens)), MOST_SAMPLES, LENGTHS_MS,

@@ -19,7 +19,7 @@ from infra.redis_client import broker_errors
 from scheduler import admitting, scripts
 from scheduler.admitting import API_LIFETIME_MS, ENDED_LIFETIME_MS, URGENT_MS, Admission, Limits
 from scheduler.contract import Delta, JobSpec, encode_deltas
-from scheduler.policy.claiming import MOST_URGENT_LEVEL
+from scheduler.policy.claiming import MOST_URGENT_LEVEL, agent_name
 from scheduler.policy.placement import Candidate, Known
 
 __all__ = ["API_LIFETIME_MS", "ENDED_LIFETIME_MS", "Admission", "Jobs", "Limits"]
@@ -57,7 +57,7 @@ class Jobs:
         who = spec.identity
         pipeline = self._redis.pipeline(transaction=False)
         pipeline.hmget(keys.home(who.conversation), "worker", "tokens", "used_ms")
-        for whom in (f"{who.kind}:{who.agent}", "all"):
+        for whom in (f"{who.kind}:{agent_name(who.key_name, who.agent)}", "all"):
             pipeline.hmget(keys.lengths(whom), "n", "mean", "m2")
         with broker_errors():
             home, own, everyone = await pipeline.execute()

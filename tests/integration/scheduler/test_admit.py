@@ -158,7 +158,7 @@ async def test_a_warm_up_has_no_home_and_is_nobodys_conversation(store: Store) -
 
 async def test_a_record_says_what_the_job_asks_and_what_it_costs_where_it_was_placed(store: Store) -> None:
     store.worker("w1")
-    store.raw.hset(keys.lengths("main:agent"), mapping={"n": 50, "mean": 5.0, "m2": 2.0})
+    store.raw.hset(keys.lengths("main:k:agent"), mapping={"n": 50, "mean": 5.0, "m2": 2.0})
     job = spec().model_copy(update={"prompt_tokens": 3000, "agent_weight": 2.0, "key_weight": 0.5})
     known = await store.jobs.known(job)
     found = [Candidate("w1", 2, new_tokens=1200, expected_ms=4321.5)]
@@ -168,6 +168,16 @@ async def test_a_record_says_what_the_job_asks_and_what_it_costs_where_it_was_pl
     mu, sigma = map(float, store.raw.hmget(keys.job(job.id), ["length_mu", "length_sigma"]))
     assert (mu, sigma) == (known.length.mu, known.length.sigma)
     assert 5.0 < mu < 5.1, "fifty answers outweigh what is known of nobody"
+
+
+async def test_how_long_the_answers_of_one_key_are_says_nothing_of_anothers(store: Store) -> None:
+    """Agents of two keys may bear the same label."""
+    job = spec()
+    other = job.model_copy(update={"identity": job.identity.model_copy(update={"key_name": "l"})})
+    before = await store.jobs.known(other)
+    store.raw.hset(keys.lengths("main:k:agent"), mapping={"n": 50, "mean": 9.0, "m2": 2.0})
+    assert (await store.jobs.known(other)).length == before.length
+    assert (await store.jobs.known(job)).length != before.length
 
 
 async def test_what_is_remembered_of_a_conversation_is_its_home_and_what_it_left_there(store: Store) -> None:

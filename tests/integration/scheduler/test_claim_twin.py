@@ -210,7 +210,7 @@ def test_lengths_are_learnt_as_the_policy_says(books: Books, lengths: list[int])
         books.claims.settle(job, 0, tokens, in_tool_call=False)
         books.claims.settle(job, 0, tokens, in_tool_call=False)
         seen = seen.learnt(tokens)
-    for whom in ("side:a", "all"):
+    for whom in ("side:k:a", "all"):
         learnt = books.samples(whom)
         assert (learnt.n, learnt.mean, learnt.m2) == pytest.approx((seen.n, seen.mean, seen.m2))
 
