@@ -170,6 +170,15 @@ async def test_a_record_says_what_the_job_asks_and_what_it_costs_where_it_was_pl
     assert 5.0 < mu < 5.1, "fifty answers outweigh what is known of nobody"
 
 
+async def test_a_home_that_is_left_counts_the_conversation_no_longer_though_it_is_no_candidate(store: Store) -> None:
+    for name in ("w1", "w2"):
+        store.worker(name)
+    await store.admit(spec(conversation="c"), "w1")
+    again = spec(conversation="c")
+    await store.jobs.admit(again, candidates("w2"), 1, await store.jobs.known(again))
+    assert [store.raw.zscore(keys.homes(name), "c") is None for name in ("w1", "w2")] == [True, False]
+
+
 async def test_how_long_the_answers_of_one_key_are_says_nothing_of_anothers(store: Store) -> None:
     """Agents of two keys may bear the same label."""
     job = spec()
