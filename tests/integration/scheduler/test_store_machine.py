@@ -28,7 +28,8 @@ from infra.errors import NoWorker, QueueFull
 from scheduler.contract import ClaimedJob, Failed, Finished, JobSpec, Kind, StopReason, TextDelta, encode_deltas
 from scheduler.policy.claiming import Line, Rules, Service, Waiting, choose
 from tests.doubles.broker import Broker
-from tests.integration.scheduler.store import Store, Worker, candidates, spec, to
+from tests.integration.scheduler.store import Store, Worker, candidates, sent_twice, spec, to
+from tests.integration.scheduler.test_raise import raising as raising_of
 
 pytestmark = pytest.mark.integration
 
@@ -219,6 +220,20 @@ class StoreMachine(RuleBasedStateMachine):
             self.store.ticket(new, job.spec.level)
             self.store.raw.hset(keys.job(job_id), "expected_ms", job.expected_ms)
             job.worker = new
+
+    @rule(job_id=jobs, seen=st.integers(0, 9), level=st.integers(0, 9), twice=st.booleans())
+    def rise(self, job_id: str, seen: int, level: int, twice: bool) -> None:
+        """As an API asks that has heard neither of a move nor of another rise; `twice`: its first answer got lost."""
+        job = self.model[job_id]
+        raising, agent = raising_of(self.store), job.spec.identity.agent
+        first = next(name for name in WORKERS if name != job.worker)
+        with pytest.MonkeyPatch.context() as patch:
+            if twice:
+                patch.setattr(raising, "_raise", sent_twice(raising._raise))
+            waits = self.run_async(raising.lift(job_id, agent, first, seen, level, 0))
+        assert waits is (job.state == "queued")
+        if job.state == "queued" and level < job.spec.level:
+            job.spec = job.spec.model_copy(update={"level": level})
 
     @rule(name=st.sampled_from(WORKERS))
     def die_and_come_back(self, name: str) -> None:
