@@ -58,15 +58,6 @@ class Slots:
                 heapreplace(free_at, free_at[0] + ms)
 
 
-def starts_ms(count: int, running: Sequence[Times], ahead: Sequence[Times]) -> list[float]:
-    """When each of `ahead` is started by `count` slots, and last, when one that comes after them is; ms from now."""
-    slots, starts = Slots(count, running), []
-    for service in ahead:
-        starts.append(slots.next_ms)
-        slots.take(service)
-    return [*starts, slots.next_ms]
-
-
 def remaining_ms(demand: Demand) -> Times:
     """What is left of it in each scenario; never negative."""
     prefill_ms = demand.prefill_ms - demand.elapsed_ms

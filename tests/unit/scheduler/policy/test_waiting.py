@@ -1,13 +1,14 @@
 """When a waiting job starts: never sooner for more work ahead, never later for more slots."""
 
 import math
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.policy.lengths import Length
-from scheduler.policy.waiting import SCENARIOS, Demand, remaining_ms, starts_ms
+from scheduler.policy.waiting import SCENARIOS, Demand, Slots, Times, remaining_ms
 
 pytestmark = pytest.mark.unit
 
@@ -26,6 +27,15 @@ slots = st.integers(1, 8)
 
 def same_ms(milliseconds: float) -> tuple[float, ...]:
     return (milliseconds,) * SCENARIOS
+
+
+def starts_ms(count: int, running: Sequence[Times], ahead: Sequence[Times]) -> list[float]:
+    """When each of `ahead` is started by `count` slots, and last, when one that comes after them is; ms from now."""
+    slots, starts = Slots(count, running), []
+    for service in ahead:
+        starts.append(slots.next_ms)
+        slots.take(service)
+    return [*starts, slots.next_ms]
 
 
 def answer(job: str, *, sigma: float = 1.0, elapsed_ms: float = 0.0, prefill_ms: float = 500.0) -> Demand:
