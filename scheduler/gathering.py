@@ -60,7 +60,7 @@ class Gathering:
         bucket = (spec.request.model, spec.prompt_tokens.bit_length())
         now_s = monotonic()
         window = window_s(self._lately(bucket, now_s))
-        room = self._roomiest(bucket[0])[1] if bucket not in self._open else 1
+        room = self._roomiest(bucket)[1] if bucket not in self._open else 1
         if window == 0 or room < 1:
             return None
         batch = self._open.setdefault(bucket, Batch(now_s, room))
@@ -82,7 +82,7 @@ class Gathering:
                     await batch.closed.wait()
 
     def _close(self, bucket: Bucket, batch: Batch) -> None:
-        name, room = self._roomiest(bucket[0])
+        name, room = self._roomiest(bucket)
         batch.worker = name if room >= batch.size else None
         if batch.worker is not None:
             self._sent.append((monotonic(), batch.worker, batch.size))
@@ -100,11 +100,15 @@ class Gathering:
             self._came.popitem(last=False)
         return len(came)
 
-    def _roomiest(self, model: str) -> tuple[str, int]:
-        """The worker with the most free slots, by name among equals, and how many these are."""
+    def _roomiest(self, bucket: Bucket) -> tuple[str, int]:
+        """The worker with the most free slots, by name among equals, and how many these are; its window is known to fit
+        any prompt of the bucket, or not known."""
+        model, bits = bucket
         while self._sent and self._sent[0][0] < monotonic() - VIEW_AGE_S:
             self._sent.popleft()
-        rooms = [(self._room(worker), worker.info.name) for worker in admission.able(self._serving(model))]
+        able = admission.able(self._serving(model))
+        fitting = [worker for worker in able if not 0 < worker.info.prompt_limit_tokens < 2**bits]
+        rooms = [(self._room(worker), worker.info.name) for worker in fitting]
         room, name = max(rooms, key=lambda one: (one[0], one[1]), default=(0, ""))
         return name, room
 

@@ -20,9 +20,11 @@ def spec(agent: str = "", tokens: int = 100) -> JobSpec:
     return any_spec(agent).model_copy(update={"prompt_tokens": tokens})
 
 
-def worker(name: str, slots: int = 4, running: int = 0, state: WorkerState = WorkerState.READY) -> WorkerView:
+def worker(
+    name: str, slots: int = 4, running: int = 0, state: WorkerState = WorkerState.READY, window: int = 0
+) -> WorkerView:
     infos = tuple(SlotInfo(slot=number) for number in range(slots))
-    info = WorkerInfo(name=name, incarnation=name, state=state, model="m", slots=infos)
+    info = WorkerInfo(name=name, incarnation=name, state=state, model="m", slots=infos, prompt_limit_tokens=window)
     return WorkerView(info=info, running=running)
 
 
@@ -67,6 +69,17 @@ def test_one_alone_does_not_wait(clock: Clock) -> None:
         assert placed(tasks) == [None]
 
     check(clock, one())
+
+
+@pytest.mark.parametrize(("window", "goes_to"), [(127, None), (128, "w1")])
+def test_nobody_is_gathered_where_the_window_may_be_too_small(clock: Clock, window: int, goes_to: str | None) -> None:
+    async def three() -> None:
+        tasks = ask(gathering(worker("w1", window=window)), *(spec(tokens=100) for _ in range(3)))
+        await idle()
+        await pass_s(0.1)
+        assert placed(tasks) == [None, goes_to, goes_to]
+
+    check(clock, three())
 
 
 def test_those_that_come_close_together_go_to_the_worker_with_most_room(clock: Clock) -> None:
