@@ -20,8 +20,9 @@ Never: a value, a client, a time to live.
     corral:urgent:<worker>      string  there while requests of the urgent levels come
     corral:holding:<worker>     string  there while a free slot of the worker is kept: it wants to hear of new jobs; how
                                         many tickets it holds meanwhile
-    corral:promises:<part>:<model>  places: zset, who was refused and promised room, in their order; lapses: zset, until
-                                    when each is kept; counts: hash, <level>:<agent> -> how many promises it holds
+    corral:promises:<part>:<model>  places: zset, who was refused and promised room; score = level * 10^13 + when it is
+                                    due; lapses: zset, until when each is kept; counts: hash, <level>:<agent> -> how
+                                    many promises it holds; arrivals: hash, <level>:n and <level>:at, who came lately
     corral:homes:<worker>       zset    conversations at home there; score = last use
     corral:home:<conversation>  hash    its worker; tokens and slot of its last answer there; used_ms, broker's clock
     corral:turn:<conversation>  string  its last turn (JSON): fingerprints and sizes of the prompt, no text
@@ -106,7 +107,7 @@ def holding(worker: str) -> str:
 
 
 def promises(part: str, model: str) -> str:
-    """`part` is `places`, `lapses` or `counts`."""
+    """`part` is `places`, `lapses`, `counts` or `arrivals`."""
     return f"corral:promises:{part}:{model}"
 
 

@@ -3,9 +3,11 @@
 Owns: the ledger of promises, shared by all API processes, and the bounds on it.
 Never: reckons a wait, words a refusal.
 
-A refused caller is told the next free place: after what the lines hold and what was promised before. Who comes back is
-known by its key, its agent and what it asks, and waits behind earlier promises only; everyone else waits behind all of
-them, so that newcomers take nobody's place. A promise nobody comes for lapses.
+A refused caller is told when the next free place is due: after what the lines hold and what was promised before. Who
+comes back is known by its key, its agent and what it asks. When its place is due it has it, whatever was promised to
+others since; who was told the longest hint comes too early, and waits behind those that are due before it. Newcomers
+wait behind all who hold a promise, in fair turns of the agents, so they take nobody's place. A promise nobody comes for
+lapses.
 """
 
 from collections.abc import Mapping
@@ -26,7 +28,9 @@ GOOD_SHARE = 0.7  # of the longest wait: a place is told that holds even if answ
 SLOWER_LINE = 1.2  # the same for a line without room: starts come so much later than expected
 MOST_AGENTS = 64  # more are not told apart
 MOST_PROMISES = 20_000
-PARTS = ("places", "lapses", "counts")
+SMOOTHED_STARTS = 8  # so many lately: quick to see an overload begin, slow enough not to follow single callers
+LEVEL_MS = 10**13  # lies between two levels: more than any time since 1970 that is met
+PARTS = ("places", "lapses", "counts", "arrivals")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +79,8 @@ class Promises:
         arguments: list[str | int | float] = [
             spec.request.digest.hex(), agent_name(who.key_name, who.agent), spec.level, room.wait_ms,
             spec.wait_limit_ms, spec.wait_limit_ms * GOOD_SHARE, max(1.0, room.usual_ms), self.queue_limit,
-            keys.LEVEL_WEIGHT, LONGEST_RETRY_S, GRACE_MS, SLOWER_LINE, MOST_AGENTS, MOST_PROMISES,
-            room.own, room.agents, *room.slots.values(),
+            LEVEL_MS, LONGEST_RETRY_S, GRACE_MS, SLOWER_LINE, MOST_AGENTS, MOST_PROMISES,
+            room.own, room.agents, SMOOTHED_STARTS, *room.slots.values(),
         ]  # fmt: skip
         with broker_errors():
             answer: Any = await self._promise(names, arguments)

@@ -9,7 +9,7 @@ import pytest
 from infra import keys
 from scheduler.contract import Identity, JobSpec, Kind
 from scheduler.policy.admission import LONGEST_RETRY_S
-from scheduler.promises import MOST_AGENTS, Promises, Room
+from scheduler.promises import LEVEL_MS, MOST_AGENTS, SMOOTHED_STARTS, Promises, Room
 from tests.integration.scheduler.store import Store, packed
 
 pytestmark = pytest.mark.integration
@@ -39,6 +39,13 @@ def load(store: Store, *, waiting: int, running: int = 4) -> None:
         store.raw.zadd(keys.line("w1"), {f"waiting-{number}": number for number in range(waiting)})
     for number in range(running):
         store.raw.hset(keys.running("w1"), f"running-{number}", "w1-1")
+
+
+def make_due(store: Store, job: JobSpec) -> None:
+    """The time that its promise is due has come."""
+    places = keys.promises("places", "m")
+    [member] = [one for one in store.raw.zrange(places, 0, -1) if one.startswith(job.request.digest.hex())]
+    store.raw.zadd(places, {member: job.level * LEVEL_MS + store.now_ms()})
 
 
 def held(store: Store) -> int:
@@ -93,7 +100,7 @@ async def test_a_promise_is_kept_before_newcomers_come_in(promises: Promises, st
     assert held(store) == 2
 
 
-async def test_a_kept_promise_needs_room_for_one_and_a_newcomer_room_behind_all(
+async def test_a_place_that_is_due_needs_room_for_one_and_a_newcomer_room_behind_all(
     promises: Promises, store: Store
 ) -> None:
     short = replace(BUSY, wait_ms=0)
@@ -102,7 +109,55 @@ async def test_a_kept_promise_needs_room_for_one_and_a_newcomer_room_behind_all(
         assert (await promises.ask(caller(name, agent=name), short)).full
     load(store, waiting=QUEUE_LIMIT - 1)
     assert (await promises.ask(caller("newcomer", agent="new"), short)).full
-    assert (await promises.ask(caller("second", agent="second"), short)).comes_in
+    assert (await promises.ask(caller("second", agent="second"), short)).full
+    make_due(store, caller("second"))
+    assert (await promises.ask(caller("second", agent="second"), short)).kept
+
+
+async def test_what_was_promised_to_others_since_takes_nothing_from_a_place_that_is_due(
+    promises: Promises, store: Store
+) -> None:
+    at_limit = replace(BUSY, wait_ms=LIMIT_MS)
+    for number in range(100):
+        await promises.ask(caller(f"caller-{number}", agent=f"a{number % 7}"), BUSY)
+    assert not (await promises.ask(caller("caller-80", agent="a3"), at_limit)).comes_in
+    make_due(store, caller("caller-80"))
+    assert not (await promises.ask(caller("caller-80", agent="a3"), BUSY)).comes_in  # it would wait in vain
+    verdict = await promises.ask(caller("caller-80", agent="a3"), at_limit)
+    assert (verdict.comes_in, verdict.wait_ms, verdict.kept) == (True, LIMIT_MS, True)
+
+
+async def test_a_place_that_is_due_leaves_room_to_more_urgent_ones_that_are(promises: Promises, store: Store) -> None:
+    load(store, waiting=QUEUE_LIMIT)
+    for level in (3, 5):
+        job = caller(f"of-{level}", level=level)
+        await promises.ask(job, BUSY)
+        make_due(store, job)
+    load(store, waiting=QUEUE_LIMIT - 1)
+    short = replace(BUSY, wait_ms=0)
+    assert (await promises.ask(caller("of-5"), short)).full
+    assert (await promises.ask(caller("of-3", level=3), short)).kept
+    assert (await promises.ask(caller("of-5"), short)).kept
+
+
+async def test_nobody_is_told_a_time_before_those_that_it_waits_behind(promises: Promises, store: Store) -> None:
+    """Even when things look better now than when these were told theirs."""
+    told = [await promises.ask(caller(f"caller-{n}", agent=f"a{n}"), BUSY) for n in range(10)]
+    better = replace(BUSY, wait_ms=LIMIT_MS - 100)
+    assert (await promises.ask(caller("newcomer", agent="new"), better)).retry_after_s >= told[-1].retry_after_s
+    [*_, last] = store.raw.zrange(keys.promises("places", "m"), 0, -1)
+    assert last.startswith(caller("newcomer").request.digest.hex())
+
+
+async def test_while_more_urgent_ones_bring_more_than_can_be_done_others_are_told_the_longest_hint(
+    promises: Promises,
+) -> None:
+    before = await promises.ask(caller("early", agent="early", level=7), BUSY)
+    for number in range(2 * SMOOTHED_STARTS):
+        await promises.ask(caller(f"urgent-{number}", level=3, agent=f"a{number}"), BUSY)
+    after = await promises.ask(caller("late", agent="late", level=7), BUSY)
+    assert before.retry_after_s < after.retry_after_s == LONGEST_RETRY_S
+    assert (await promises.ask(caller("other", agent="other", level=2), BUSY)).retry_after_s == before.retry_after_s
 
 
 async def test_with_a_slot_that_is_free_now_nobody_is_refused(promises: Promises, store: Store) -> None:
