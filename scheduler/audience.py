@@ -105,6 +105,10 @@ class Audience:
         """`who` left and may come back: the answer is wanted until then."""
         self._leavers[who] = max(until_s, self._leavers.get(who, -inf))
 
+    def expects(self, who: Hashable) -> bool:
+        """Whether `who` left and may come back."""
+        return who in self._leavers
+
     def expect_no_more(self, who: Hashable) -> None:
         """`who` came back, or went on to something else."""
         self._leavers.pop(who, None)

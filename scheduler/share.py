@@ -43,6 +43,10 @@ class Share:
     def joinable(self) -> bool:
         return self.audience.open and self.error is None and not self._stopped
 
+    def may_be_joined_by(self, spec: JobSpec) -> bool:
+        """An answer that was sampled is joined only by the client that left it: two samples are two answers."""
+        return self.joinable and (spec.request.greedy or self.audience.expects(spec.identity.conversation))
+
     @property
     def over(self) -> bool:
         """Whether its last delta has come, or none will."""
@@ -69,14 +73,16 @@ class Share:
         higher, longer = spec.level < self._level, until_s > self._waits_until_s
         if self.placed is None or self.audience.begun or not (higher or longer):
             return
-        old, self._level = self._level, min(self._level, spec.level)
-        self._waits_until_s = max(self._waits_until_s, until_s + WAIT_SLACK_S)
+        old, new = self._level, min(self._level, spec.level)
         wait_ms = spec.wait_limit_ms + int(WAIT_SLACK_S * 1000)
         agent = self.spec.identity.agent
         try:
-            await self._raising.lift(self.spec.id, agent, self.placed.worker, old, self._level, wait_ms)
+            await self._raising.lift(self.spec.id, agent, self.placed.worker, old, new, wait_ms)
         except BrokerDown as error:
             log.warning("job_not_raised", job=self.spec.id, reason=error.message)
+            return
+        self._level = min(self._level, new)  # another may have risen higher meanwhile
+        self._waits_until_s = max(self._waits_until_s, until_s + WAIT_SLACK_S)
         self.placed.spec = self.placed.spec.model_copy(update={"level": self._level})
 
     async def leave_line(self, reader: Reader) -> bool:

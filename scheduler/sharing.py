@@ -17,7 +17,7 @@ from typing import Any
 
 import structlog
 
-from infra.errors import BrokerDown
+from infra.errors import BrokerDown, Refused
 from scheduler.contract import JobSpec
 from scheduler.dispatch import Dispatcher
 from scheduler.gathering import Gathering
@@ -52,7 +52,9 @@ class Sharing:
         """
         held = self._hold(spec)
         try:
-            await held.known()
+            while not await _is_placed(held, spec):
+                await self._leave(held)
+                held = self._hold(spec)
             if held.shared:
                 await held.share.lift(spec)
             yield held
@@ -72,7 +74,7 @@ class Sharing:
     def _hold(self, spec: JobSpec) -> Held:
         key = _key(spec) if self._coalesce else None
         share = self._known.get(key) if key else None
-        if share is None or not share.joinable:
+        if share is None or not share.may_be_joined_by(spec):
             self._went_on(spec)
             return Held(spec, self._begin(spec, key), shared=False)
         self.coalesced += 1
@@ -150,11 +152,25 @@ class Sharing:
         share.stop()
 
 
+async def _is_placed(held: Held, spec: JobSpec) -> bool:
+    """True when the job has been placed; False when it was refused for another's sake who may not wait for as long.
+
+    Raises what kept it from that.
+    """
+    try:
+        await held.known()
+    except Refused:
+        if held.shared and spec.wait_limit_ms > held.share.spec.wait_limit_ms:
+            return False
+        raise
+    return True
+
+
 def _key(spec: JobSpec) -> bytes | None:
     """What two requests have in common that may share one answer; None where none may.
 
-    With temperature 0 whoever asks gets the same answer. Else only the same conversation asking the same thing again
-    shares: its client gave up waiting and retries. A key's requests are its own: for privacy and for its accounts.
+    With temperature 0 whoever asks gets the same answer. Else only a conversation that left it and asks the same thing
+    again shares: its client gave up waiting and retries. A key's requests are its own: for privacy and its accounts.
     """
     who = spec.identity
     if spec.request.greedy:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infra.errors import BrokerDown, CorralError, PromptTooLong, QueueFull
+from infra.errors import BrokerDown, CorralError, PromptTooLong, QueueFull, WaitedTooLong
 from scheduler import share as share_module
 from scheduler import sharing as sharing_module
 from scheduler.contract import (
@@ -115,6 +115,7 @@ class House:
     def __init__(self, *, coalesce: bool = True) -> None:
         self.jobs: list[Job] = []
         self.refuses: CorralError | None = None
+        self.refuses_next_only = False
         self.places = asyncio.Event()
         self.places.set()
         self.lifted: list[tuple[int, int, int]] = []
@@ -138,7 +139,8 @@ class House:
         try:
             await self.places.wait()
             if self.refuses:
-                raise self.refuses
+                refused, self.refuses = self.refuses, None if self.refuses_next_only else self.refuses
+                raise refused
             yield job
         finally:
             job.left += 1
@@ -285,8 +287,8 @@ def test_whatever_clients_do_everybody_hears_all_and_a_job_is_given_up_once_when
         (spec(), spec(level=0), True),
         (spec(), spec(text="other"), False),
         (spec(), spec(key_name="another"), False),
-        (spec("anna", temperature=1), spec("anna", temperature=1), True),
-        (spec("anna", temperature=None), spec("anna", temperature=None), True),
+        (spec("anna", temperature=1), spec("anna", temperature=1), False),
+        (spec("anna", temperature=None), spec("anna", temperature=None), False),
         (spec("anna", temperature=1), spec("berta", temperature=1), False),
         (spec(temperature=1), spec(temperature=1), False),
         (spec("anna", temperature=1), spec("anna", temperature=0.9), False),
@@ -326,9 +328,12 @@ def test_a_question_asked_again_after_its_answer_is_a_new_one(clock: Clock) -> N
         house.jobs[0].say(TextDelta("a"), END)
         await idle()
         await first.hear()
+        while_read = await ask(house, spec())
+        assert while_read.held.shared, "temperature 0, and the slow one still reads"
+        await slow.hear()
         again = await ask(house, spec())
         assert not again.held.shared
-        for client in (first, slow, again):
+        for client in (first, slow, while_read, again):
             await client.leave()
 
     run(clock, twice())
@@ -352,6 +357,26 @@ def test_what_keeps_the_job_from_being_placed_is_told_to_all(clock: Clock) -> No
         later = await ask(house, spec())
         assert not later.held.shared
         await later.leave()
+
+    run(clock, both())
+
+
+def test_one_who_may_wait_longer_than_the_first_is_not_refused_for_it(clock: Clock) -> None:
+    async def both() -> None:
+        house = House()
+        house.places.clear()
+        house.refuses = WaitedTooLong("a slot is expected in 100 s", retry_after_s=3)
+        asking = [asyncio.create_task(ask(house, spec()))]
+        asking += [asyncio.create_task(ask(house, spec("anna", wait_limit_ms=600_000))) for _ in range(2)]
+        await idle()
+        house.refuses_next_only = True
+        house.places.set()
+        await idle()
+        assert isinstance(asking[0].exception(), WaitedTooLong)
+        patient = [await task for task in asking[1:]]
+        assert len(house.jobs) == 2, "they share the next one"
+        for client in patient:
+            await client.leave()
 
     run(clock, both())
 
