@@ -43,11 +43,12 @@ class Limits:
 @dataclass(frozen=True, slots=True)
 class Admission:
     """Where a job was placed, whether its prompt may use the window's reserve, and what it costs there
-    (`policy.placement`, in ms; 0 when it had been placed before)."""
+    (`policy.placement`, in ms; 0 when it had been placed before); whether no slot there is free for it."""
 
     worker: str
     may_use_reserve: bool
     cost_ms: int = 0
+    waits: bool = False
 
 
 def known_of(spec: JobSpec, home: Sequence[bytes | None], own: Sequence[Any], everyone: Sequence[Any]) -> Known:
@@ -113,7 +114,7 @@ def outcome(answer: Sequence[Any], candidates: Sequence[Candidate], known: Known
             "left_home", conversation=known.conversation, worker=known.home.worker, to=worker,
             home_cost_ms=int(answer[3]), cost_ms=int(answer[2]),
         )  # fmt: skip
-    return Admission(worker, may_use_reserve=bool(answer[1]), cost_ms=int(answer[2]))
+    return Admission(worker, may_use_reserve=bool(answer[1]), cost_ms=int(answer[2]), waits=bool(answer[4]))
 
 
 def _samples(fields: Sequence[Any]) -> Samples:

@@ -130,7 +130,7 @@ class Dispatcher:
                 # Inside: an admission that fails or is cancelled may have taken place all the same.
                 admitted = await self._jobs.admit(spec, candidates, retry_after_s, known)
                 placed.worker, placed.may_use_reserve = admitted.worker, admitted.may_use_reserve
-                placed.eta_ms = await self.forecast.took(arrival, known.length, admitted.worker)
+                placed.eta_ms = await self.forecast.took(arrival, known.length, admitted.worker, waits=admitted.waits)
                 stages.mark("admitted")
                 await asyncio.shield(self._tickets.publish(spec.id, spec.identity.agent, placed.worker, spec.level))
                 stages.mark("published")

@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
@@ -34,12 +34,11 @@ NEVER_MS = 1e9  # the script knows no infinity
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A request that was let in, its candidates, and what it would wait with each, in ms, where that was looked up."""
+    """A request that was let in, with its candidates and their workers."""
 
     spec: JobSpec
     candidates: tuple[Candidate, ...]
     workers: Mapping[str, WorkerView]
-    waits: Mapping[str, float] = field(default_factory=dict)
 
 
 class Forecast:
@@ -72,14 +71,14 @@ class Forecast:
         outlooks = await self._outlooks(spec, [worker.info for worker in workers])
         if not outlooks:
             return arrival
-        waits, room = self._looked_at(spec, outlooks, usual_s)
+        room = self._looked_at(spec, outlooks, usual_s)
         if self._lines.promised(spec.request.model) or not self._fits(spec, room, outlooks.values()):
             verdict = await self._promises.ask(spec, room)
             if not verdict.comes_in:
                 self.refused["full" if verdict.full else "wait"] += 1
                 raise _refusal(spec, verdict)
             self.kept += verdict.kept
-        return replace(arrival, waits=waits)
+        return arrival
 
     async def again_s(self, spec: JobSpec, view: ClusterView, usual_s: float) -> int | None:
         """When to ask again, told to one that has waited in vain: it holds a promise from now on, if it needs one.
@@ -90,26 +89,24 @@ class Forecast:
         outlooks = await self._outlooks(spec, workers)
         if not outlooks:
             return None
-        _, room = self._looked_at(spec, outlooks, usual_s)
+        room = self._looked_at(spec, outlooks, usual_s)
         with suppress(BrokerDown):
             verdict = await self._promises.ask(spec, room)
             return max(1, verdict.retry_after_s)
         return None
 
-    async def took(self, arrival: Arrival, length: Length, worker: str) -> int | None:
+    async def took(self, arrival: Arrival, length: Length, worker: str, *, waits: bool) -> int | None:
         """The job, whose answer's length is expected to be `length`, was admitted to the line of `worker`.
 
-        Its expected wait in ms, 0 when it is started at once, None when the broker does not say.
+        Its expected wait in ms, 0 when it does not wait, None when the broker does not say. Reckoned anew: of many that
+        come at once each was let in before the others stood in the line.
         """
         spec, view = arrival.spec, arrival.workers.get(worker)
         if view is None:
             return None
-        was_free = self._has_free([view])
         self._taken[worker] += 1
         self._jobs[spec.id] = worker
-        wait_ms = arrival.waits.get(worker)
-        if wait_ms is None:
-            wait_ms = 0.0 if was_free else await self._looked_up(spec, view.info)
+        wait_ms = await self._looked_up(spec, view.info) if waits else 0.0
         candidate = next(one for one in arrival.candidates if one.worker == worker)
         self._lines.add(view.info, self._waiting(spec, candidate.expected_ms), length, candidate.new_tokens)
         return None if wait_ms is None or wait_ms == math.inf else round(wait_ms)
@@ -127,7 +124,7 @@ class Forecast:
         infos = [worker.info for worker in view.workers]
         looking = asyncio.ensure_future(self._lines.look(infos))
         await asyncio.wait([looking], timeout=SHOWN_WITHIN_S)
-        looking.add_done_callback(_looked_at)
+        looking.add_done_callback(_silence)
         seen = {info.name: self._lines.of(info.name) for info in infos}
         return {name: _line(outlook) for name, outlook in seen.items() if outlook is not None}
 
@@ -148,10 +145,10 @@ class Forecast:
 
     def _looked_at(
         self, spec: JobSpec, outlooks: Mapping[str, Outlook], usual_s: float
-    ) -> tuple[dict[str, float], Room]:
+    ) -> Room:
         job, had = self._waiting(spec, 0.0), self._lines.had(spec.identity)
-        waits = {name: outlook.start_ms(job, had) for name, outlook in outlooks.items()}
-        return waits, _room(job, outlooks, min(waits.values()), usual_s)
+        wait_ms = min(outlook.start_ms(job, had) for outlook in outlooks.values())
+        return _room(job, outlooks, wait_ms, usual_s)
 
     async def _outlooks(self, spec: JobSpec, workers: Sequence[WorkerInfo]) -> dict[str, Outlook]:
         """Empty when the broker does not answer: the admission will say so."""
@@ -247,6 +244,6 @@ def _shown(place: int, step: Step, outlook: Outlook) -> dict[str, Any]:
     }
 
 
-def _looked_at(task: asyncio.Future[None]) -> None:
+def _silence(task: asyncio.Future[None]) -> None:
     if not task.cancelled():
         task.exception()  # the broker's silence is told elsewhere

@@ -10,7 +10,7 @@
 --       then the record's fields and values, then for each candidate: name, limit of homes (-1: none), slots, 1 when it is
 --       the home, prefill (ms), displaced (ms), prefill of a token (ms), new tokens, expected service (ms)
 -- Returns {1-based index of the candidate, 1 when the job may use the reserve of the window, its cost, cost of the home
--- or ''}, or {0} when every line is full, {-1} when none is alive (one that is being stopped is not).
+-- or '', 1 when no slot there is free for it}, or {0} when every line is full, {-1} when none is alive (one that is being stopped is not).
 -- Invariant: load is looked at and taken in one step, so several API processes never over-admit. Asked twice for the
 -- same job (a retried command) it answers as the first time. What a home says of tokens and slot is its worker's.
 -- The choice is that of `policy/placement.py`, held equal by a test.
@@ -97,7 +97,8 @@ end
 local function measure(c)
   c.held = redis.call('ZCOUNT', c.homes, now - tonumber(ARGV[9]), '+inf')
   local displaced = (c.is_home or c.held < c.slots) and 0 or c.displaced_ms
-  c.cost = wait_ms(c) + c.prefill_ms + displaced
+  c.wait = wait_ms(c)
+  c.cost = c.wait + c.prefill_ms + displaced
 end
 
 -- Whether, whatever waits there, it can neither be chosen nor be the reason why another one is.
@@ -166,14 +167,14 @@ local function take(c, home_cost)
   tell(c)
   redis.call('XADD', KEYS[3], 'MAXLEN', '~', 64, '*', 'job', ARGV[1])
   redis.call('PEXPIRE', KEYS[3], ARGV[11])
-  return {c.index, reserve, string.format('%.0f', c.cost), home_cost}
+  return {c.index, reserve, string.format('%.0f', c.cost), home_cost, c.wait > 0 and 1 or 0}
 end
 
 local open, alive, home, best = {}, false, nil, nil
 for i = 1, count do
   local c = candidate(i)
   if known[1] then
-    if c.name == known[1] then return {i, tonumber(known[2]), '0', ''} end
+    if c.name == known[1] then return {i, tonumber(known[2]), '0', '', 0} end
   elseif not is_too_dear(c, best, home) and takes_work(c) then
     alive = true
     c.queued = redis.call('ZCARD', c.line)

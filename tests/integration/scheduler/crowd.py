@@ -156,7 +156,7 @@ class Crowd:
             else:
                 caller.told_again_s = told_s
             return
-        await self.forecast.took(arrival, Length(3.555, 0.3), WORKER)
+        await self.forecast.took(arrival, Length(3.555, 0.3), WORKER, waits=True)
         self._join(spec)
         self._by_job[spec.id] = caller
         self._time.at(self._time.now_s + caller.wait_limit_s + 0.001, lambda: self._give_up(spec))
