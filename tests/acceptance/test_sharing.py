@@ -170,7 +170,10 @@ def test_a_retry_joins_the_answer_that_its_client_hung_up_on(cluster: Cluster) -
     request = slow(60, temperature=0.7)
     headers = key(**{"x-claude-code-session-id": "retries"})
     with streaming(cluster, request, headers) as first:
+        asked = first[1].headers["request-id"]
         hang_up(*first)
+    # A client pauses before it asks again: by then its hang-up has been seen.
+    cluster.wait_log(lambda line: line.get("request_id") == asked and line.get("outcome") == "left")
     with streaming(cluster, request, headers) as (_, second):
         assert shared(second)
         assert read(second) == words(60)
@@ -221,6 +224,15 @@ def test_different_sampling_does_not_join(cluster: Cluster, other: dict[str, Any
     ):
         assert not shared(second)
         assert read(first) == read(second) == words(10)
+    assert_generated(cluster, request, 2)
+
+
+def test_two_samples_that_one_agent_asks_for_at_once_are_two_answers(cluster: Cluster) -> None:
+    request = slow(11, temperature=1)
+    agent = key(**{"x-agent-id": "sampler"})
+    with streaming(cluster, request, agent) as (_, first), streaming(cluster, request, agent) as (_, second):
+        assert not shared(second)
+        assert read(first) == read(second) == words(11)
     assert_generated(cluster, request, 2)
 
 
