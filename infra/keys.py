@@ -15,7 +15,6 @@ Never: a value, a client, a time to live.
                                         an agent also left_ms, its last tool call, and gap_ms, its usual time in one
     corral:lengths:<whom>       hash    output tokens of past answers: n, mean and m2 of their logarithms
     corral:settled:<job>:<attempt>  string  its service has been settled
-    corral:heads:<worker>       zset    <level>:<key name>:<agent>; score = when such a job was last taken from the line
     corral:back:<worker>        zset    <level>:<key name>:<agent> in a tool call; score = until when a slot is kept
     corral:urgent:<worker>      string  there while requests of the urgent levels come
     corral:holding:<worker>     string  there while a free slot of the worker is kept: it wants to hear of new jobs; how
@@ -88,10 +87,6 @@ def lengths(whom: str) -> str:
 
 def settled(job_id: str, attempt: int) -> str:
     return f"corral:settled:{job_id}:{attempt}"
-
-
-def heads(worker: str) -> str:
-    return f"corral:heads:{worker}"
 
 
 def back(worker: str) -> str:

@@ -5,6 +5,7 @@ alive, and cancellations.
 Never: an engine, a slot, a delta; the order of a line (`policy.claiming`, `lua/claim.lua`).
 """
 
+import json
 import math
 import uuid
 from collections.abc import Sequence
@@ -18,8 +19,9 @@ from infra import keys
 from infra.redis_client import BLOCK_MS, broker_errors
 from scheduler import scripts
 from scheduler.contract import ClaimedJob, Kind, WorkerInfo
-from scheduler.policy.claiming import MOST_URGENT_LEVEL, Rules, agent_name, pair_name
+from scheduler.policy.claiming import MOST_URGENT_LEVEL, Cached, Rules, agent_name, pair_name
 from scheduler.policy.eviction import LEARNT
+from scheduler.policy.keeping import LONGEST_STEPS, WORTH
 from scheduler.policy.lengths import MOST_SAMPLES
 
 log = structlog.get_logger(__name__)
@@ -71,18 +73,28 @@ class Claims:
         self._seen = "$"
         self._unheld: dict[str, float] = {}
 
-    def claim(self, slots: int = 1, tickets: int = 1) -> ClaimedJob | None:
+    @property
+    def rules(self) -> Rules:
+        """What the claims obey."""
+        return self._rules
+
+    def claim(
+        self, slots: int = 1, tickets: int = 1, cached: Sequence[Cached] = (), token_ms: float = 0.0
+    ) -> ClaimedJob | None:
         """The best job of the line, now running here; None when the line is empty.
 
-        Of the worker's `slots` one must be free; `tickets` are held back by it, this one included. Raises SlotKept.
+        Of the worker's `slots` one must be free; `tickets` are held back by it, this one included; `cached` is what
+        the free slots hold, and `token_ms` the prefill of a token here. Raises SlotKept.
         redis-py may send the command twice, and both copies may be carried out: the token makes them one claim.
         """
-        names = [f(self._worker) for f in (keys.line, keys.running, keys.heads, keys.back, keys.urgent, keys.holding)]
+        names = [f(self._worker) for f in (keys.line, keys.running, keys.back, keys.urgent, keys.holding)]
         rules = self._rules
         arguments: list[str | int | float] = [
             self._worker, self._incarnation, RUNNING_LIFETIME_MS, keys.job(""), keys.wake(""), keys.attained(""),
             uuid.uuid4().hex, slots, tickets, rules.ageing_ms, rules.half_life_ms, rules.urgent_share,
             MOST_URGENT_LEVEL, LONGEST_HOLD_MS, self._remembered_ms, LEARNT,
+            json.dumps([(one.conversation, one.level, one.prefill_ms, one.left_ms) for one in cached]), token_ms,
+            WORTH, LONGEST_STEPS,
         ]  # fmt: skip
         with broker_errors():
             found: Any = self._claim(names, arguments)

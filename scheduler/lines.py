@@ -135,7 +135,7 @@ class Lines:
             del self._looks[name]
 
     async def _fetch_some(self, workers: Sequence[WorkerInfo], model: str, who: Identity) -> None:
-        names = [name(worker.name) for worker in workers for name in (keys.line, keys.running, keys.heads, keys.urgent)]
+        names = [name(worker.name) for worker in workers for name in (keys.line, keys.running, keys.urgent)]
         names += [keys.promises("places", model), keys.COUNTS]
         arguments: list[str | int] = [keys.job(""), keys.attained(""), MOST_LOOKED_AT, *_names(who)]
         with broker_errors():
@@ -162,7 +162,6 @@ class Lines:
             slots=len(worker.slots) or 1,
             waiting=waiting,
             running=occupied,
-            heads=row["heads"] or {},
             keys={key: self._service_of(f"key:{key}") for key, _ in here},
             agents={agent_name(*one): self._service_of(f"agent:{agent_name(*one)}") for one in here},
             urgent_until_ms=now_ms + max(0, row["urgent_ms"]),

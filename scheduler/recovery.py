@@ -168,7 +168,7 @@ class Recovery:
         log.warning("tickets_replaced", worker=name, count=len(lost))
 
     async def _forget_worker(self, name: str) -> None:
-        named = (keys.homes, keys.control, keys.heads, keys.back, keys.urgent, keys.holding)
+        named = (keys.homes, keys.control, keys.back, keys.urgent, keys.holding)
         own = [name_of(name) for name_of in named] + keys.bindings(name)
         own += [keys.level_list(name, level) for level in LEVELS]
         names = [keys.lease(name), keys.WORKERS, keys.line(name), keys.running(name), *own]

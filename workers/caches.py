@@ -147,7 +147,7 @@ class Caches:
         held = slot.held = slot.held or Held(want.conversation, want.agent, want.kind, want.chain)
         # What was saved after the place where this prompt differs is no longer what the slot holds.
         held.saved_tokens = min(held.saved_tokens, prompt.cached_tokens)
-        held.chain, held.prompt_tokens = want.chain, prompt.total_tokens
+        held.chain, held.prompt_tokens, held.level = want.chain, prompt.total_tokens, want.level
         held.tokens, held.stop_reason = prompt.cached_tokens, None  # the rest is not there yet
         self.meter.prompt(want.chain.characters[-1], prompt.total_tokens)
 

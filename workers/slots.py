@@ -19,6 +19,7 @@ from scheduler.policy.eviction import WORTHLESS_TOKENS, Holding, value, victim
 
 HOLD_LIMIT_S = 30.0
 KEPT_LIMIT_S = 150.0  # longer than the longest save
+DEFAULT_LEVEL = 5
 REMEMBERED = 4096  # conversations whose loss can still be explained
 
 
@@ -35,6 +36,7 @@ class Want:
     agent: str
     kind: Kind
     chain: Chain
+    level: int = DEFAULT_LEVEL
 
 
 @dataclass(slots=True)
@@ -54,6 +56,7 @@ class Held:
     stop_reason: StopReason | None = None
     ended_s: float = 0.0
     gap_s: float | None = None
+    level: int = DEFAULT_LEVEL
 
     def holding(self, slot: int, now_s: float) -> Holding:
         """What would be lost with it."""
@@ -153,6 +156,13 @@ class SlotTable:
         """How many are answering now."""
         with self._changed:
             return sum(slot.busy and not slot.kept for slot in self.slots)
+
+    def idle(self) -> tuple[tuple[Held, float], ...]:
+        """What the slots that nobody uses hold of their owners, each with the seconds since its last answer ended."""
+        with self._changed:
+            now_s = self.clock()
+            idle = [(slot.held, slot.owner) for slot in self.slots if not slot.busy]
+            return tuple((held, now_s - held.ended_s) for held, owner in idle if held and held.conversation == owner)
 
     def snapshot(self) -> tuple[SlotInfo, ...]:
         with self._changed:

@@ -20,6 +20,7 @@ from scheduler.policy.chain import chain
 from scheduler.stream import Append, Flusher, Writer
 from workers.bases import Found, prepare
 from workers.caches import Caches
+from workers.keeping import worth_keeping
 from workers.llama.client import End, Event, Generation, Prompt
 from workers.running import Running
 from workers.serving import Serving
@@ -73,7 +74,9 @@ class Work:
         while slots := self._serving.usable_slots():
             seen = self._running.changes
             try:
-                return self._claims.claim(slots, self._running.tickets)
+                cached = worth_keeping(self._serving.caches, self._claims.rules)
+                token_ms = 1000 / self._rates().prefill_tokens_per_s
+                return self._claims.claim(slots, self._running.tickets, cached, token_ms)
             except SlotKept as kept:
                 self._running.wait_change(seen, kept.held_ms / 1000)
         return None
@@ -94,7 +97,7 @@ class Work:
         request = unpack(job.body)
         stages.mark("unpacked")
         serving, caches = self._serving, self._ready_caches()
-        want = Want(job.conversation, job.agent, job.kind, chain(request))
+        want = Want(job.conversation, job.agent, job.kind, chain(request), job.level)
         with caches.table.hold(want, partial(caches.patience_s, want)) as slot:
             found = prepare(caches, serving, self._running, job, request, slot, want)
             turn = _Turn(job, request, slot, want, caches, found, used)

@@ -1,10 +1,12 @@
 -- Take the best job of a line for one attempt, as `policy.claiming.choose` says, and charge what it is expected to use.
--- KEYS  1 line  2 running  3 heads  4 back  5 urgent  6 holding
+-- KEYS  1 line  2 running  3 back  4 urgent  5 holding
 -- ARGV  1 worker  2 incarnation  3 time to live of a running job (ms)  4 prefix of job keys  5 prefix of wake streams' keys
 --       6 prefix of the keys of attained service  7 token of this claim  8 slots  9 tickets held when this one is, too
 --       10 ageing (ms)  11 half-life of service (ms)  12 share of the slots that is kept for urgent levels
---       13 most urgent levels end with this one  14 longest hold (ms)  15 how long heads and service are remembered (ms)
---       16 weight of a new time in a tool call
+--       13 most urgent levels end with this one  14 longest hold (ms)  15 how long service is remembered (ms)
+--       16 weight of a new time in a tool call  17 what the free slots hold, as JSON: [[conversation, level, prefill (ms),
+--       ms for which it is expected back from a tool]]  18 prefill of a token here (ms)  19 factor on a prefill that is
+--       lost  20 most steps of ageing for which a slot is kept
 -- Returns nil when nothing is there; {ms} when jobs wait but the free slot is kept for others, for so long at most; else
 -- {id, attempt, level, agent, conversation, kind, queue_ms, reserve, body, key, expected_ms, claimed_ms}.
 -- Invariant: a job leaves the line, becomes running and is charged in one step; one that is cancelled, late or gone is
@@ -27,8 +29,8 @@ local function answer(id)
     r[9] or '', r[10] or '0', tonumber(r[11])}
 end
 
--- What runs here: how often each agent, and how many not of the urgent levels.
-local runs, busy, background, here, agents_here = {}, 0, 0, {}, 0
+-- What runs here: how often each agent, which conversations, and how many not of the urgent levels.
+local runs, conversations, busy, background, here, agents_here = {}, {}, 0, 0, {}, 0
 
 local function is_here(whom)
   if not here[whom] then here[whom], agents_here = true, agents_here + 1 end
@@ -37,25 +39,69 @@ end
 local running = redis.call('HGETALL', KEYS[2])
 for i = 1, #running, 2 do
   if running[i + 1] == ARGV[2] then
-    local r = redis.call('HMGET', ARGV[4] .. running[i], 'claim', 'key', 'agent', 'level')
+    local r = redis.call('HMGET', ARGV[4] .. running[i], 'claim', 'key', 'agent', 'level', 'conversation')
     if r[1] == ARGV[7] then return answer(running[i]) end
     local whom = (r[2] or '') .. ':' .. (r[3] or '')
     runs[whom], busy = (runs[whom] or 0) + 1, busy + 1
+    conversations[r[5] or ''] = true
     if tonumber(r[4] or 0) > urgent_end then background = background + 1 end
     is_here(whom)
   end
 end
 
--- What waits, in pairs of a level and an agent.
-local pairs_by_name, line, alive = {}, {}, {}
+-- What waits.
+local rows, coming, alive = {}, {}, {}
 
 local function is_alive(api)
   if alive[api] == nil then alive[api] = redis.call('EXISTS', ARGV[5] .. api) == 1 end
   return alive[api]
 end
 
-local function add(id, r)
-  local level, whom = tonumber(r[4]), (r[5] or '') .. ':' .. r[6]
+for _, id in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
+  local r = redis.call('HMGET', ARGV[4] .. id, 'state', 'deadline_ms', 'api', 'level', 'key', 'agent', 'kind', 'arrival',
+    'arrival_ms', 'expected_ms', 'agent_weight', 'key_weight', 'conversation', 'new_tokens')
+  if r[1] == 'queued' and tonumber(r[2]) >= now and is_alive(r[3]) then
+    r.id, rows[#rows + 1], coming[r[13] or ''] = id, r, true
+    is_here((r[5] or '') .. ':' .. r[6])
+  else
+    redis.call('ZREM', KEYS[1], id)
+    if r[1] == 'queued' and not is_alive(r[3]) then redis.call('DEL', ARGV[4] .. id) end
+  end
+end
+if #rows == 0 then return nil end
+
+-- Whom what the free slots hold keeps from them.
+local held, living, cached = nil, {}, {}
+for _, one in ipairs(cjson.decode(ARGV[17])) do
+  if not conversations[one[1]] then
+    cached[one[1]] = true
+    if one[4] > 0 or coming[one[1]] then living[#living + 1] = one end
+  end
+end
+
+local function longest_wait(level)
+  return ageing * math.min(tonumber(ARGV[20]), level + 1)
+end
+
+local function barred(r)
+  local level, guards, least, left = tonumber(r[4]), 0, nil, nil
+  for _, one in ipairs(living) do
+    if one[2] <= level then
+      guards, least = guards + 1, math.min(least or one[3], one[3])
+      if one[4] > 0 then left = math.min(left or one[4], one[4]) end
+    end
+  end
+  if guards < math.max(1, slots - busy) or cached[r[13] or ''] then return 0 end
+  local worth = tonumber(ARGV[19]) * least - tonumber(r[14] or 0) * tonumber(ARGV[18])
+  local own = math.min(worth, longest_wait(level)) - (now - tonumber(r[9]))
+  return own > 0 and math.min(own, left or own) or 0
+end
+
+-- Who may have a slot, in pairs of a level and an agent.
+local pairs_by_name, line = {}, {}
+
+local function add(r)
+  local id, level, whom = r.id, tonumber(r[4]), (r[5] or '') .. ':' .. r[6]
   local arrival, since = tonumber(r[8]), tonumber(r[9])
   local name = level .. ':' .. whom
   local pair = pairs_by_name[name]
@@ -63,7 +109,6 @@ local function add(id, r)
     pair = {name = name, level = level, whom = whom, key = r[5] or '', oldest = arrival, since = since}
     pairs_by_name[name] = pair
     line[#line + 1] = pair
-    is_here(whom)
   end
   if arrival < pair.oldest then pair.oldest, pair.since = arrival, since end
   local rank = math.max(0, (kind_rank[r[7]] or 2) - steps(since))
@@ -73,17 +118,10 @@ local function add(id, r)
   end
 end
 
-for _, id in ipairs(redis.call('ZRANGE', KEYS[1], 0, -1)) do
-  local r = redis.call('HMGET', ARGV[4] .. id, 'state', 'deadline_ms', 'api', 'level', 'key', 'agent', 'kind', 'arrival',
-    'arrival_ms', 'expected_ms', 'agent_weight', 'key_weight')
-  if r[1] == 'queued' and tonumber(r[2]) >= now and is_alive(r[3]) then
-    add(id, r)
-  else
-    redis.call('ZREM', KEYS[1], id)
-    if r[1] == 'queued' and not is_alive(r[3]) then redis.call('DEL', ARGV[4] .. id) end
-  end
+for _, r in ipairs(rows) do
+  local ms = barred(r)
+  if ms > 0 then held = math.min(held or ms, ms) else add(r) end
 end
-if #line == 0 then return nil end
 
 -- Where each pair stands.
 local service = {}
@@ -97,8 +135,7 @@ local function attained(whom)
 end
 
 for _, pair in ipairs(line) do
-  local claimed = tonumber(redis.call('ZSCORE', KEYS[3], pair.name) or 0)
-  pair.aged = pair.level - steps(math.max(pair.since, claimed))
+  pair.aged = pair.level - steps(pair.since)
   pair.key_share = attained('key:' .. pair.key) / pair.key_weight
   pair.agent_share = attained('agent:' .. pair.whom) / pair.agent_weight
 end
@@ -111,14 +148,14 @@ table.sort(line, function(a, b)
 end)
 
 -- For whom slots are kept.
-redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', now)
-local back, returning = redis.call('ZRANGE', KEYS[4], 0, -1, 'WITHSCORES'), {}
+redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', now)
+local back, returning = redis.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES'), {}
 for i = 1, #back, 2 do
   local level, whom = string.match(back[i], '^(%d+):(.*)$')
   returning[#returning + 1] = {level = tonumber(level), whom = whom, left = tonumber(back[i + 1]) - now, name = back[i]}
   is_here(whom)
 end
-local urgent_left = redis.call('PTTL', KEYS[5])
+local urgent_left = redis.call('PTTL', KEYS[4])
 
 local function kept(pair)
   if pair.level > urgent_end and urgent_left > 0 then
@@ -134,7 +171,7 @@ local function kept(pair)
     end
   end
   if count == 0 or slots - busy - 1 >= count then return 0 end
-  return left
+  return math.min(left, longest_wait(pair.level) - (now - pair.since))
 end
 
 local function charge(whom, ms)
@@ -145,7 +182,7 @@ end
 
 local function is_back(pair)
   for _, one in ipairs(returning) do
-    if one.whom == pair.whom then redis.call('ZREM', KEYS[4], one.name) end
+    if one.whom == pair.whom then redis.call('ZREM', KEYS[3], one.name) end
   end
   local key = ARGV[6] .. 'agent:' .. pair.whom
   local r = redis.call('HMGET', key, 'left_ms', 'gap_ms')
@@ -163,21 +200,17 @@ local function take(pair)
   redis.call('HSET', key, 'state', 'running', 'worker', ARGV[1], 'claim', ARGV[7], 'claimed_ms', now)
   redis.call('PEXPIRE', key, ARGV[3])
   redis.call('HSET', KEYS[2], pair.id, ARGV[2])
-  redis.call('ZADD', KEYS[3], now, pair.name)
-  redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', now - tonumber(ARGV[15]))
-  redis.call('PEXPIRE', KEYS[3], ARGV[15])
   charge('key:' .. pair.key, pair.expected)
   charge('agent:' .. pair.whom, pair.expected)
   is_back(pair)
   return answer(pair.id)
 end
 
-local held = nil
 for _, pair in ipairs(line) do
   local ms = kept(pair)
   if ms <= 0 then return take(pair) end
   held = math.min(held or ms, ms)
 end
 held = math.max(1, math.ceil(math.min(held, tonumber(ARGV[14]))))
-redis.call('SET', KEYS[6], ARGV[9], 'PX', held)
+redis.call('SET', KEYS[5], ARGV[9], 'PX', held)
 return {held}

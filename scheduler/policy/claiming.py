@@ -7,19 +7,24 @@ Never: knows a clock, a store or an engine; times and loads are given.
 
 The jobs of a line form pairs of a level and an agent. Each pair offers its best job, and the best pair's is taken:
 
-1. The level counts first. A pair that waits rises one level per `ageing_ms`, below 0 too, so that no newcomer passes
-   one that waited (level + 1) x ageing. Its clock starts anew with each claim: who is being served does not age.
+1. The level counts first. A pair rises one level for each `ageing_ms` that its oldest job has waited, below 0 too, so
+   that no newcomer passes one that waited (level + 1) x ageing.
 2. Then the service that the key has had lately over its weight, then the agent's: least attained service.
 3. Then the arrival of its oldest job, so that equals go first in, first out.
 
 Inside a pair main goes before subagent, side call and warm-up; a job rises one such rank per `ageing_ms`.
+
+Free slots may be kept from a job: for the urgent levels, for agents that have none and are about to be back, and for
+conversations whose caches they hold (`keeping`).
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
+from scheduler.policy.keeping import barred_ms, longest_wait_ms
 from scheduler.policy.line import (
+    Cached,
     Line,
     Occupied,
     Returning,
@@ -32,6 +37,7 @@ from scheduler.policy.line import (
 from scheduler.policy.standing import Books, Pair
 
 __all__ = [
+    "Cached",
     "Choice",
     "Line",
     "Occupied",
@@ -44,7 +50,6 @@ __all__ = [
     "choose",
     "order",
     "pair_name",
-    "return_hold_ms",
 ]
 
 MOST_URGENT_LEVEL = 2  # levels up to this one may count on the slots that are kept for them
@@ -60,13 +65,16 @@ class Choice:
 
 def choose(line: Line, rules: Rules) -> Choice:
     """The job that a free slot takes now."""
-    held_ms = 0.0
-    for pair in sorted(Books(line, rules).pairs, key=attrgetter("rank")):
+    barred = barred_ms(line, rules)
+    barred_for = {job.id: barred(job) for job in line.waiting}
+    holds = [ms for ms in barred_for.values() if ms]
+    able = replace(line, waiting=[job for job in line.waiting if not barred_for[job.id]])
+    for pair in sorted(Books(able, rules).pairs, key=attrgetter("rank")):
         kept_ms = _kept_ms(pair, line, rules)
         if kept_ms <= 0.0:
             return Choice(pair.head.id)
-        held_ms = min(held_ms, kept_ms) if held_ms else kept_ms
-    return Choice(None, held_ms)
+        holds.append(kept_ms)
+    return Choice(None, min(holds, default=0.0))
 
 
 def order(line: Line, rules: Rules) -> tuple[Waiting, ...]:
@@ -75,11 +83,6 @@ def order(line: Line, rules: Rules) -> tuple[Waiting, ...]:
     while (job := taking.take(line.now_ms)) is not None:
         jobs.append(job)
     return tuple(jobs)
-
-
-def return_hold_ms(usual_gap_ms: float | None, rules: Rules) -> float:
-    """How long a slot is kept for an agent in a tool call; `usual_gap_ms` is None until one has been seen."""
-    return rules.return_hold_ms if usual_gap_ms is None else min(rules.return_hold_ms, 2.0 * usual_gap_ms)
 
 
 class Taking:
@@ -118,4 +121,5 @@ def _kept_ms(pair: Pair, line: Line, rules: Rules) -> float:
     count = len({agent_name(one.key, one.agent) for one in awaited})
     if not count or line.slots - len(running) - 1 >= count:
         return 0.0
-    return min(one.until_ms for one in awaited) - line.now_ms
+    left_ms = longest_wait_ms(pair.level, rules) - (line.now_ms - pair.oldest.arrival_ms)
+    return min(left_ms, min(one.until_ms for one in awaited) - line.now_ms)

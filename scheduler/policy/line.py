@@ -45,7 +45,8 @@ class Service:
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """A queued job. `arrival` is its number in the cluster, in the order of `arrival_ms`; `expected_ms` its expected
-    service here."""
+    service here, of which `prefill_ms`
+    go by before its first token."""
 
     id: str
     level: int
@@ -57,6 +58,8 @@ class Waiting:
     expected_ms: float = 0.0
     agent_weight: float = 1.0
     key_weight: float = 1.0
+    conversation: str = ""
+    prefill_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,20 @@ class Occupied:
     level: int
     key: str
     agent: str
+    conversation: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cached:
+    """What a free slot holds: a conversation, last asked at `level`, and the prefill that it would cost to lose it.
+
+    `left_ms`: for how long it is expected back from a tool; 0 when it is not.
+    """
+
+    conversation: str
+    level: int
+    prefill_ms: float
+    left_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +97,8 @@ class Returning:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What a claim looks at. `heads` says when a pair was last claimed here, by `pair_name`; `keys` and `agents` what
-    service each has had, by the key's name and by `agent_name`; who is not there has had none.
+    """What a claim looks at. `keys` and `agents` say what service each has had, by the key's name and by `agent_name`;
+    who is not there has had none. `cached` is what the free slots hold.
 
     `urgent_until_ms`: until when slots are kept for the urgent levels; 0: none are.
     """
@@ -91,10 +108,10 @@ class Line:
     waiting: Sequence[Waiting]
     running: Sequence[Occupied] = ()
     returning: Sequence[Returning] = ()
-    heads: Mapping[str, float] = field(default_factory=dict)
     keys: Mapping[str, Service] = field(default_factory=dict)
     agents: Mapping[str, Service] = field(default_factory=dict)
     urgent_until_ms: float = 0.0
+    cached: Sequence[Cached] = ()
 
 
 def agent_name(key: str, agent: str) -> str:
@@ -103,5 +120,5 @@ def agent_name(key: str, agent: str) -> str:
 
 
 def pair_name(level: int, key: str, agent: str) -> str:
-    """A level and an agent, as `corral:heads` and `corral:back` name them."""
+    """A level and an agent, as `corral:back` names them."""
     return f"{level}:{agent_name(key, agent)}"

@@ -134,13 +134,12 @@ class _Newcomer:
     def __init__(self, job: Waiting, line: Line, rules: Rules, had: Had) -> None:
         self._job, self._rules = job, rules
         self._key_ms, self._agent_ms = (service.faded(line.now_ms, rules.half_life_ms) for service in had)
-        self._clock_ms = 0.0
         self._ahead = sum(self._is_mine(other) and RANK[other.kind] <= RANK[job.kind] for other in line.waiting)
 
     def comes_before(self, step: Step) -> bool:
         if self._ahead:
             return False
-        waited_ms = _reckoned(step.start_ms, self._rules) - self._clock_ms
+        waited_ms = _reckoned(step.start_ms, self._rules)
         rank = (
             self._job.level - math.floor(waited_ms / self._rules.ageing_ms),
             self._key_ms / self._job.key_weight,
@@ -160,7 +159,6 @@ class _Newcomer:
         if job.agent == self._job.agent:
             self._agent_ms += charge_ms
         if self._is_mine(job):
-            self._clock_ms = at_ms
             self._ahead -= RANK[job.kind] <= RANK[self._job.kind]
 
     def _is_mine(self, other: Waiting) -> bool:

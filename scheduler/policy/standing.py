@@ -17,10 +17,9 @@ RANK = {Kind.MAIN: 0, Kind.SUBAGENT: 1, Kind.SIDE: 2, Kind.WARM: 3}
 class Pair:
     """The jobs of one level and agent, and where the pair stands now."""
 
-    def __init__(self, job: Waiting, last_claim_ms: float) -> None:
+    def __init__(self, job: Waiting) -> None:
         self.level, self.key = job.level, job.key
         self.agent = agent_name(job.key, job.agent)
-        self.last_claim_ms = last_claim_ms
         self.head = self.oldest = job
         self.aged = job.level
         self.rank: tuple[float, float, float, int] = (0.0, 0.0, 0.0, 0)
@@ -44,9 +43,8 @@ class Pair:
         firsts = [jobs[0] for jobs in self._by_kind.values()]
         self.oldest = min(firsts, key=attrgetter("arrival"))
         self.head = min(firsts, key=lambda job: (_rank(job, now_ms, ageing_ms), job.arrival))
-        clock_ms = max(self.oldest.arrival_ms, self.last_claim_ms)
-        self.aged = self.level - _steps(clock_ms, now_ms, ageing_ms)
-        starts = [clock_ms, *(job.arrival_ms for job in firsts)]
+        self.aged = self.level - _steps(self.oldest.arrival_ms, now_ms, ageing_ms)
+        starts = [job.arrival_ms for job in firsts]
         self.changes_ms = min(start + ageing_ms * (_steps(start, now_ms, ageing_ms) + 1) for start in starts)
 
 
@@ -63,7 +61,7 @@ class Books:
         for job in sorted(line.waiting, key=attrgetter("arrival")):
             name = pair_name(job.level, job.key, job.agent)
             if name not in by_name:
-                by_name[name] = Pair(job, line.heads.get(name, 0.0))
+                by_name[name] = Pair(job)
             by_name[name].add(job)
         self.pairs = list(by_name.values())
         for pair in self.pairs:
@@ -82,7 +80,6 @@ class Books:
         charge_ms = job.expected_ms * 2.0 ** ((self.now_ms - self._start_ms) / self.rules.half_life_ms)
         self._key_ms[pair.key] = self._key_ms.get(pair.key, 0.0) + charge_ms
         self._agent_ms[pair.agent] = self._agent_ms.get(pair.agent, 0.0) + charge_ms
-        pair.last_claim_ms = self.now_ms
         if pair.take_head():
             pair.order(self.now_ms, self.rules.ageing_ms)
         else:

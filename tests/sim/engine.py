@@ -22,6 +22,7 @@ class Slot:
     number: int
     conversation: str = ""
     kind: Kind = Kind.MAIN
+    level: int = 0
     tokens: int = 0
     stop_reason: StopReason | None = None
     ended_s: float = 0.0
@@ -129,5 +130,6 @@ class Engine:
         else:
             self._slot_of.pop(slot.conversation, None)
             slot.gap_s = None
-        slot.conversation, slot.kind, slot.request = request.conversation, request.kind, request
+        slot.conversation, slot.kind, slot.level = request.conversation, request.kind, request.level
+        slot.request = request
         self._slot_of[request.conversation] = slot

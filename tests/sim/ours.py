@@ -1,20 +1,21 @@
 """This house's own policy in the simulator: the real functions of `scheduler.policy`, fed as the store feeds them.
 
-Owns: what the broker remembers for them: homes, lines, attained service, lengths, when a pair was last claimed. An API
+Owns: what the broker remembers for them: homes, lines, attained service, lengths. An API
 process sees the leases once a second and the loads as they are, as in reality.
 Never: a rule; those are in `scheduler.policy`.
 """
 
+import math
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from infra.config import Settings
 from scheduler.contract import ClusterView, SlotInfo, StopReason, StoreInfo, WorkerInfo, WorkerState, WorkerView
-from scheduler.policy import claiming, lengths, placement, rebalancing
+from scheduler.policy import claiming, keeping, lengths, placement, rebalancing
 from scheduler.policy.fleet import Fleet, fleet
 from scheduler.policy.lengths import Samples
-from scheduler.policy.line import Line, Occupied, Returning, Rules, Service, Waiting, agent_name, pair_name
+from scheduler.policy.line import Cached, Line, Occupied, Returning, Rules, Service, Waiting, agent_name, pair_name
 from scheduler.policy.load import Ahead, Load, left_ms
 from tests.sim.engine import Engine
 from tests.sim.policy import Worker
@@ -62,7 +63,6 @@ class Books:
 
     line: dict[str, Job] = field(default_factory=dict)
     running: dict[str, Job] = field(default_factory=dict)
-    heads: dict[str, float] = field(default_factory=dict)
     back: dict[str, Returning] = field(default_factory=dict)
     homes: OrderedDict[str, float] = field(default_factory=OrderedDict)
     held_ms: float = 0.0
@@ -140,7 +140,7 @@ class Ours:
     def _join(self, taken: placement.Candidate, request: Request, known: placement.Known, now_ms: float) -> None:
         waiting = Waiting(
             str(request.number), request.level, request.key, request.agent, request.kind, request.number, now_ms,
-            taken.expected_ms,
+            taken.expected_ms, conversation=request.conversation, prefill_ms=taken.new_tokens * taken.token_ms,
         )  # fmt: skip
         ahead = Ahead(request.level, known.agent, taken.expected_ms)
         self._books[taken.worker].line[waiting.id] = Job(request, waiting, ahead, known, taken)
@@ -200,12 +200,27 @@ class Ours:
             now_ms=now_ms,
             slots=len(worker.engine.slots),
             waiting=[job.waiting for job in books.line.values()],
-            running=[Occupied(j.waiting.level, j.waiting.key, j.waiting.agent) for j in books.running.values()],
+            running=[
+                Occupied(job.waiting.level, job.waiting.key, job.waiting.agent, job.waiting.conversation)
+                for job in books.running.values()
+            ],
             returning=list(books.back.values()),
-            heads=books.heads,
             keys=self._keys,
             agents=self._had(books),
+            cached=self._cached(worker, now_ms),
         )
+
+    def _cached(self, worker: Worker, now_ms: float) -> list[Cached]:
+        """What the free slots hold, as a worker tells a claim."""
+        found = []
+        for slot in worker.engine.slots:
+            if slot.request is None and slot.conversation:
+                prefill_ms = worker.engine.prefill_s(slot.tokens) * 1000
+                gap_ms = slot.gap_s * 1000 if slot.gap_s is not None else None
+                idle_ms = now_ms - slot.ended_s * 1000
+                left_ms = keeping.expected_for_ms(slot.stop_reason, gap_ms, idle_ms, prefill_ms, self.rules)
+                found.append(Cached(slot.conversation, slot.level, prefill_ms, left_ms))
+        return found
 
     def _had(self, books: Books) -> dict[str, Service]:
         names = {job.ahead.agent for job in books.line.values()}
@@ -214,7 +229,7 @@ class Ours:
     def _claimed(self, job: Job, books: Books, now_ms: float) -> None:
         waiting = job.waiting
         pair = pair_name(waiting.level, waiting.key, waiting.agent)
-        job.claimed_ms = books.heads[pair] = now_ms
+        job.claimed_ms = now_ms
         books.back.pop(pair, None)
         books.running[waiting.id] = job
         self._charge(self._keys, waiting.key, waiting.expected_ms, now_ms)
@@ -225,7 +240,7 @@ class Ours:
 
     def look_again_s(self, worker: Worker, now_s: float) -> float | None:
         held_ms = self._books[worker.name].held_ms
-        return now_s + held_ms / 1000 if held_ms else None
+        return now_s + max(1, math.ceil(held_ms)) / 1000 if held_ms else None
 
     def began(self, worker: Worker, request: Request, now_s: float) -> None:
         """All of it was noted with the claim."""
@@ -257,7 +272,7 @@ class Ours:
             self._homes[request.conversation] = placement.Home(worker.name, request.held_tokens, int(now_ms))
         if request.stop_reason is StopReason.TOOL_USE:
             gap_s = worker.engine.gap_s(request.conversation)
-            hold_ms = claiming.return_hold_ms(gap_s * 1000 if gap_s is not None else None, self.rules)
+            hold_ms = keeping.return_hold_ms(gap_s * 1000 if gap_s is not None else None, self.rules)
             pair = pair_name(request.level, request.key, request.agent)
             books.back[pair] = Returning(request.level, request.key, request.agent, now_ms + hold_ms)
 
@@ -279,7 +294,9 @@ class Ours:
     def _move(self, move: rebalancing.Move, now_ms: float) -> Worker:
         job = self._books[move.old].line.pop(move.job.id)
         job.candidate = move.new
-        job.waiting = replace(job.waiting, expected_ms=move.new.expected_ms)
+        job.waiting = replace(
+            job.waiting, expected_ms=move.new.expected_ms, prefill_ms=move.new.new_tokens * move.new.token_ms
+        )
         job.ahead = replace(job.ahead, expected_ms=move.new.expected_ms)
         self._books[move.new.worker].line[job.waiting.id] = job
         self._settle_home(job.request.conversation, move.new.worker, now_ms)

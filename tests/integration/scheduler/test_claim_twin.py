@@ -1,7 +1,7 @@
 """The claim in the store takes what the pure policy says, charges it once, and settles it once."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from scheduler import scripts
 from scheduler.claims import LONGEST_HOLD_MS, Claims, SlotKept
 from scheduler.contract import ClaimedJob, Kind
 from scheduler.policy.claiming import (
+    Cached,
     Choice,
     Line,
     Occupied,
@@ -26,13 +27,14 @@ from scheduler.policy.claiming import (
     choose,
     order,
     pair_name,
-    return_hold_ms,
 )
+from scheduler.policy.keeping import return_hold_ms
 from scheduler.policy.lengths import Samples
 from tests.doubles.broker import Broker
-from tests.unit.scheduler.policy.lines import NOW_MS, RULES, crowded_lines, line, lines, services, waiting
+from tests.unit.scheduler.policy.lines import NOW_MS, RULES, cached_lines, crowded_lines, line, lines, services, waiting
 
 pytestmark = pytest.mark.integration
+TOKEN_MS = 0.5
 WORKER, INCARNATION, API = "w1", "w1-now", "api"
 BROKER = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
 
@@ -62,22 +64,21 @@ class Books:
             pipe.hset(keys.job(job.id), mapping=record(job))
             pipe.zadd(keys.line(WORKER), {job.id: job.level * keys.LEVEL_WEIGHT + job.arrival})
         for number, one in enumerate(made.running):
-            fields = {"state": "running", "level": one.level, "key": one.key, "agent": one.agent, "claim": "other"}
+            fields = {"state": "running", "level": one.level, "key": one.key, "agent": one.agent, "claim": "other",
+                      "conversation": one.conversation}  # fmt: skip
             pipe.hset(keys.job(f"running-{number}"), mapping=fields)
             pipe.hset(keys.running(WORKER), f"running-{number}", INCARNATION)
         for back in made.returning:
             pipe.zadd(keys.back(WORKER), {pair_name(back.level, back.key, back.agent): back.until_ms})
-        for name, at_ms in made.heads.items():
-            pipe.zadd(keys.heads(WORKER), {name: at_ms})
         for whom, had in attained(made).items():
             pipe.hset(keys.attained(whom), mapping={"ms": had.ms, "at_ms": had.at_ms})
         if made.urgent_until_ms:
             pipe.set(keys.urgent(WORKER), 1, px=round(made.urgent_until_ms - made.now_ms))
         pipe.execute()
 
-    def claim(self, slots: int) -> Choice:
+    def claim(self, slots: int, cached: Sequence[Cached] = ()) -> Choice:
         try:
-            job = self.claims.claim(slots, 3)
+            job = self.claims.claim(slots, 3, cached, TOKEN_MS)
         except SlotKept as kept:
             return Choice(None, kept.held_ms)
         return Choice(job.id if job else None)
@@ -94,9 +95,10 @@ class Books:
 def record(job: Waiting) -> dict[str, str | int | float]:
     return {
         "state": "queued", "attempt": 0, "worker": WORKER, "level": job.level, "api": API, "key": job.key,
-        "agent": job.agent, "kind": job.kind.value, "conversation": "c", "arrival": job.arrival,
+        "agent": job.agent, "kind": job.kind.value, "conversation": job.conversation, "arrival": job.arrival,
         "arrival_ms": round(job.arrival_ms), "deadline_ms": NOW_MS, "reserve": 0, "body": "",
-        "expected_ms": job.expected_ms, "agent_weight": job.agent_weight, "key_weight": job.key_weight,
+        "new_tokens": round(job.prefill_ms / TOKEN_MS), "expected_ms": job.expected_ms,
+        "agent_weight": job.agent_weight, "key_weight": job.key_weight,
     }  # fmt: skip
 
 
@@ -117,11 +119,11 @@ ONE_IN_TWO_LEVELS = Line(NOW_MS, 4, [waiting(0, agent="a")], [Occupied(5, "k", "
 
 
 @BROKER
-@given(made=lines() | crowded_lines())
+@given(made=lines() | crowded_lines() | cached_lines())
 @example(made=ONE_IN_TWO_LEVELS)
 def test_any_line_is_claimed_as_the_policy_says(books: Books, made: Line) -> None:
     books.lay(made)
-    chosen, claimed = choose(made, RULES), books.claim(made.slots)
+    chosen, claimed = choose(made, RULES), books.claim(made.slots, made.cached)
     assert claimed.job == chosen.job
     assert claimed.held_ms == min(LONGEST_HOLD_MS, math.ceil(chosen.held_ms))
     assert books.raw.get(keys.holding(WORKER)) == ("3" if claimed.held_ms else None)
@@ -137,7 +139,7 @@ def test_any_line_is_claimed_as_the_policy_says(books: Books, made: Line) -> Non
 @BROKER
 @given(made=lines(most=12))
 def test_a_whole_line_is_claimed_in_the_order_that_is_told_ahead(books: Books, made: Line) -> None:
-    made = Line(NOW_MS, 1, made.waiting, heads=made.heads, keys=made.keys, agents=made.agents)
+    made = Line(NOW_MS, 1, made.waiting, keys=made.keys, agents=made.agents)
     books.lay(made)
     taken = [books.claim(1).job for _ in made.waiting]
     assert taken == [job.id for job in order(made, RULES)]
@@ -234,9 +236,9 @@ def test_an_agent_in_a_tool_call_is_awaited_as_long_as_it_usually_takes(books: B
 def test_nothing_that_is_remembered_lives_for_ever(books: Books) -> None:
     books.lay(Line(NOW_MS, 2, [waiting(0, agent="a")]))
     books.claims.settle(claimed(books), 10, 5, in_tool_call=True)
-    written = ("attained", "heads", "back", "lengths", "settled", "holding")
+    written = ("attained", "back", "lengths", "settled", "holding")
     names = [name for name in books.raw.scan_iter() if name.split(":")[1] in written]
-    assert len(names) == 7
+    assert len(names) == 6
     assert all(books.raw.pttl(name) > 0 for name in names)
 
 

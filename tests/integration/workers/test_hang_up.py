@@ -29,9 +29,7 @@ SLOW = "say 600 words at 5 tokens/s"
 LASTING = ("corral:arrivals", "corral:workers", "corral:lease:", "corral:home", "corral:wake:", "corral:control:")
 MISSES = "corral:misses"  # totals
 EXPLAINING = ("corral:turn:", "corral:latest:", "corral:why:", "corral:whys:")
-SCHEDULING = tuple(
-    f"corral:{name}:" for name in ("attained", "lengths", "settled", "heads", "back", "urgent", "holding")
-)
+SCHEDULING = tuple(f"corral:{name}:" for name in ("attained", "lengths", "settled", "back", "urgent", "holding"))
 PASSING = ("corral:lock:", "corral:count:", "_kombu")
 
 

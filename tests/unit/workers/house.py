@@ -43,10 +43,11 @@ class House:
         kind: Kind = Kind.MAIN,
         reason: StopReason = StopReason.TOOL_USE,
         share: float = 1.0,
+        level: int = 5,
     ) -> tuple[Brought, int]:
         """One request to its end, or cancelled in the prefill when `share` of it is less than all. Returns what was
         found, and what the engine reused."""
-        want = Want(name, "agent", kind, asked(base, *texts))
+        want = Want(name, "agent", kind, asked(base, *texts), level)
         with self.table.hold(want) as slot:
             brought = self.caches.bring(slot, want, threading.Event())
             prompt = self.engine.prefill(slot.number, want.chain, share)

@@ -1,7 +1,7 @@
 """One ticket, one answer: from the claim to the last delta, whatever the engine does."""
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -17,12 +17,14 @@ from scheduler.contract import (
     Finished,
     GenerationRequest,
     Kind,
+    Rates,
     Started,
     StopReason,
     TextDelta,
     decode_deltas,
 )
 from scheduler.packing import pack
+from scheduler.policy.line import Cached, Rules
 from scheduler.stream import Append, Flusher
 from workers.caches import Caches
 from workers.llama.client import End, Prompt
@@ -59,14 +61,17 @@ class Lines:
     ) -> None:
         self.jobs = [ClaimedJob(f"job-{n}", 1, 5, "me", "c", kind, 7, reserve, body) for n, body in enumerate(bodies)]
         self.claims = 0
+        self.rules = Rules()
+        self.told: list[tuple[Sequence[Cached], float]] = []
         self.held_ms = list(held_ms)
         self.asked: list[tuple[int, int]] = []
         self.settled: list[tuple[str, float, int | None, bool]] = []
         self.broken = False
 
-    def claim(self, slots: int, tickets: int) -> ClaimedJob | None:
+    def claim(self, slots: int, tickets: int, cached: Sequence[Cached], token_ms: float) -> ClaimedJob | None:
         self.claims += 1
         self.asked.append((slots, tickets))
+        self.told.append((cached, token_ms))
         if self.held_ms:
             raise SlotKept(self.held_ms.pop(0))
         return self.jobs.pop(0) if self.jobs else None
@@ -254,9 +259,9 @@ def test_a_ticket_counts_as_work_from_before_its_claim() -> None:
     running, seen = Running(), list[bool]()
 
     class Watching(Lines):
-        def claim(self, slots: int, tickets: int) -> ClaimedJob | None:
+        def claim(self, slots: int, tickets: int, cached: Sequence[Cached], token_ms: float) -> ClaimedJob | None:
             seen.append(running.wait_idle(0))
-            return super().claim(slots, tickets)
+            return super().claim(slots, tickets, cached, token_ms)
 
     with Flusher(1) as flusher:
         work = Work(cast(Claims, Watching()), Pen(), flusher, running, cast(Serving, cast(Any, Engine())))
@@ -280,15 +285,16 @@ def test_a_ticket_waits_while_a_slot_is_kept_and_then_takes_its_job() -> None:
     lines = Lines(BODY, held_ms=(1, 1))
     assert work(Engine(prompt(), END, usable=3), lines).finals == ["done"]
     assert lines.asked == [(3, 1)] * 3
+    assert lines.told == [((), 1000 / Rates().prefill_tokens_per_s)] * 3
 
 
 def test_a_ticket_that_waits_looks_again_at_once_when_something_changes() -> None:
     running = Running()
 
     class Changing(Lines):
-        def claim(self, slots: int, tickets: int) -> ClaimedJob | None:
+        def claim(self, slots: int, tickets: int, cached: Sequence[Cached], token_ms: float) -> ClaimedJob | None:
             running.change()  # a word that comes between the claim and the wait
-            return super().claim(slots, tickets)
+            return super().claim(slots, tickets, cached, token_ms)
 
     lines = Changing(BODY, held_ms=(3_600_000,))
     assert work(Engine(prompt(), END), lines, running).finals == ["done"]
@@ -299,10 +305,10 @@ def test_a_ticket_that_waits_gives_up_when_the_worker_takes_none_any_more() -> N
     engine, running = Engine(prompt(), END), Running()
 
     class Leaving(Lines):
-        def claim(self, slots: int, tickets: int) -> ClaimedJob | None:
+        def claim(self, slots: int, tickets: int, cached: Sequence[Cached], token_ms: float) -> ClaimedJob | None:
             engine.usable = 0
             running.change()
-            return super().claim(slots, tickets)
+            return super().claim(slots, tickets, cached, token_ms)
 
     lines = Leaving(BODY, held_ms=(3_600_000,))
     assert work(engine, lines, running).written == []

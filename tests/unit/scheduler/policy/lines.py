@@ -6,7 +6,7 @@ Owns: how a line is built. Never: a rule of it.
 from hypothesis import strategies as st
 
 from scheduler.contract import Kind
-from scheduler.policy.claiming import Line, Occupied, Returning, Rules, Service, Waiting, agent_name, pair_name
+from scheduler.policy.claiming import Cached, Line, Occupied, Returning, Rules, Service, Waiting, agent_name
 
 NOW_MS = 1_800_000_000_000
 RULES = Rules()
@@ -26,6 +26,7 @@ def waiting(
     level: int = 5,
     agent: str = "a",
     *,
+    conversation: str = "",
     key: str = "k",
     kind: Kind = Kind.MAIN,
     waited_ms: int = 0,
@@ -34,12 +35,24 @@ def waiting(
 ) -> Waiting:
     """The job `job-<number>`, which arrived as the `number`-th."""
     return Waiting(
-        f"job-{number}", level, key, agent, kind, number, NOW_MS - waited_ms, expected_ms, agent_weight=weight
-    )
+        f"job-{number}", level, key, agent, kind, number, NOW_MS - waited_ms, expected_ms, agent_weight=weight,
+        conversation=conversation,
+    )  # fmt: skip
 
 
 def line(*jobs: Waiting, slots: int = 1) -> Line:
     return Line(NOW_MS, slots, jobs)
+
+
+CONVERSATIONS = ("", "c1", "c2", "c3")
+conversations = st.sampled_from(CONVERSATIONS)
+
+
+def caches(slots: int) -> st.SearchStrategy[list[Cached]]:
+    """What free slots hold: as many are free, or more, while the worker's own look lags behind the store's."""
+    left_ms = st.one_of(st.just(0), st.integers(1, 6000))
+    cached = st.builds(Cached, st.sampled_from(CONVERSATIONS[1:]), st.integers(0, 9), st.integers(0, 30_000), left_ms)
+    return st.lists(cached, max_size=slots, unique_by=lambda one: one.conversation)
 
 
 @st.composite
@@ -48,17 +61,16 @@ def lines(draw: st.DrawFn, most: int = 24) -> Line:
     waits = sorted(draw(st.lists(waits_ms, max_size=most)), reverse=True)
     jobs = [_job(draw, number, waited_ms) for number, waited_ms in enumerate(waits)]
     slots = draw(st.integers(1, 6))
-    running = [Occupied(*who) for who in draw(st.lists(whos, max_size=slots))]
+    running = [Occupied(*who, draw(conversations)) for who in draw(st.lists(whos, max_size=slots))]
     returning = [
         Returning(*who, NOW_MS + draw(st.integers(-2, 6000))) for who in draw(st.lists(whos, max_size=4, unique=True))
     ]
-    names = [pair_name(job.level, job.key, job.agent) for job in jobs]
-    heads = {name: float(NOW_MS - draw(waits_ms)) for name in names if draw(st.booleans())}
     agents = {agent_name(key, agent): draw(services) for key in KEYS for agent in AGENTS if draw(st.booleans())}
     return Line(
-        NOW_MS, slots, jobs, running, returning, heads,
+        NOW_MS, slots, jobs, running, returning,
         keys={key: draw(services) for key in KEYS if draw(st.booleans())}, agents=agents,
         urgent_until_ms=NOW_MS + 600_000 if draw(st.booleans()) else 0.0,
+        cached=draw(caches(slots)),
     )  # fmt: skip
 
 
@@ -73,12 +85,29 @@ def crowded_lines(draw: st.DrawFn) -> Line:
         [waiting(number, 5, agent) for number, agent in enumerate(draw(st.text("ab", min_size=1, max_size=3)))],
         [*(Occupied(*who) for who in running), *[Occupied(5, "k", "a")] * (count - len(running))],
         [Returning(*who, NOW_MS + draw(st.integers(1, 6000))) for who in draw(st.lists(near, max_size=4, unique=True))],
-        urgent_until_ms=NOW_MS + 600_000 if draw(st.booleans()) else 0.0,
+        urgent_until_ms=NOW_MS + 600_000 if draw(st.booleans()) else 0.0, cached=draw(caches(1)),
     )  # fmt: skip
+
+
+@st.composite
+def cached_lines(draw: st.DrawFn) -> Line:
+    """The free slots hold living conversations, some of which wait themselves."""
+    slots = draw(st.integers(1, 4))
+    kept = draw(st.lists(st.builds(
+        Cached, st.sampled_from(CONVERSATIONS[1:]), st.integers(4, 6), st.integers(0, 30_000), st.integers(0, 6000),
+    ), min_size=1, max_size=slots, unique_by=lambda one: one.conversation))  # fmt: skip
+    running = [Occupied(5, "k", "d")] * (slots - draw(st.integers(1, len(kept))))
+    waits = sorted(draw(st.lists(st.integers(0, 50_000), max_size=6)), reverse=True)
+    return Line(
+        NOW_MS, slots, [_job(draw, number, waited_ms) for number, waited_ms in enumerate(waits)], running, cached=kept
+    )
 
 
 def _job(draw: st.DrawFn, number: int, waited_ms: int) -> Waiting:
     level, key, agent = draw(whos)
     kind, expected_ms = draw(st.sampled_from(Kind)), draw(services_ms)
     weights = (WEIGHTS[agent], 2.0 if key == "l" else 1.0)
-    return Waiting(f"job-{number}", level, key, agent, kind, number, NOW_MS - waited_ms, float(expected_ms), *weights)
+    return Waiting(
+        f"job-{number}", level, key, agent, kind, number, NOW_MS - waited_ms, float(expected_ms), *weights,
+        conversation=draw(conversations), prefill_ms=float(draw(st.integers(0, 20_000))),
+    )  # fmt: skip

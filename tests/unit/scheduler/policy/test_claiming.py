@@ -14,7 +14,6 @@ from scheduler.policy.claiming import (
     Line,
     Occupied,
     Returning,
-    Rules,
     Service,
     Taking,
     Waiting,
@@ -22,7 +21,6 @@ from scheduler.policy.claiming import (
     choose,
     order,
     pair_name,
-    return_hold_ms,
 )
 from tests.unit.scheduler.policy.lines import AGEING_MS, NOW_MS, RULES, line, lines, waiting
 
@@ -43,7 +41,6 @@ def later(before: Line, now_ms: float, job_id: str) -> Line:
         before,
         now_ms=now_ms,
         waiting=[other for other in before.waiting if other is not job],
-        heads={**before.heads, pair_name(job.level, job.key, job.agent): now_ms},
         keys={**before.keys, job.key: key.charged(job.expected_ms, now_ms, HALF_LIFE_MS)},
         agents={**before.agents, name: agent.charged(job.expected_ms, now_ms, HALF_LIFE_MS)},
     )
@@ -51,7 +48,7 @@ def later(before: Line, now_ms: float, job_id: str) -> Line:
 
 def free(made: Line) -> Line:
     """The same line with slots for all."""
-    return replace(made, running=(), returning=(), urgent_until_ms=0.0)
+    return replace(made, running=(), returning=(), urgent_until_ms=0.0, cached=())
 
 
 # --- the order ----------------------------------------------------------------------------------------------------
@@ -94,10 +91,10 @@ def test_a_level_is_risen_for_each_step_of_ageing() -> None:
     assert ids(replace(old, arrival_ms=old.arrival_ms + 1), waiting(1, 4, "new")) == ["job-1", "job-0"]
 
 
-def test_an_agent_that_is_served_does_not_age() -> None:
-    jobs = [waiting(number, 7, "old", waited_ms=9 * AGEING_MS) for number in range(3)]
+def test_jobs_age_also_while_others_of_their_agent_are_served() -> None:
+    jobs = [waiting(number, 7, "old", waited_ms=3 * AGEING_MS) for number in range(3)]
     served = later(line(*jobs, waiting(9, 5, "new")), NOW_MS, "job-0")
-    assert choose(served, RULES).job == "job-9"
+    assert choose(served, RULES).job == "job-1"
 
 
 def test_least_attained_service_goes_first_the_key_s_before_the_agent_s() -> None:
@@ -159,23 +156,15 @@ steps = st.tuples(
 
 
 @given(st.lists(steps, min_size=15, max_size=40))
-def test_who_waited_level_plus_one_steps_is_passed_by_no_newcomer_and_once_by_each_other(
+def test_who_waited_level_plus_one_steps_is_passed_by_no_newcomer(
     history: list[tuple[int, list[tuple[int, str, int]]]],
 ) -> None:
-    """So nobody starves: from then on at most as many claims go before it as pairs stood beside it."""
-    passed: dict[str, list[str]] = {}  # of each pair that is due: who was claimed since
-    beside: dict[str, set[str]] = {}
+    """So nobody starves: who came later than that is never served while it waits, unless an older one of its own is."""
     for made, name in played(history):
-        standing = {pair_name(job.level, job.key, job.agent) for job in made.waiting}
-        for due in standing:
-            if due not in passed and age_ms(made, due) >= (int(due.split(":")[0]) + 1) * AGEING_MS:
-                passed[due], beside[due] = [], standing - {due}
-        passed.pop(name, None)
-        beside.pop(name, None)
-        for due, claims in passed.items():
-            assert name in beside[due]
-            assert name not in claims
-            claims.append(name)
+        chosen_ms = made.now_ms - age_ms(made, name)
+        for job in made.waiting:
+            if pair_name(job.level, job.key, job.agent) != name:
+                assert chosen_ms < job.arrival_ms + (job.level + 1) * AGEING_MS
 
 
 def played(history: list[tuple[int, list[tuple[int, str, int]]]]) -> Iterator[tuple[Line, str]]:
@@ -195,8 +184,7 @@ def played(history: list[tuple[int, list[tuple[int, str, int]]]]) -> Iterator[tu
 
 
 def age_ms(made: Line, name: str) -> float:
-    since = min(job.arrival_ms for job in made.waiting if pair_name(job.level, job.key, job.agent) == name)
-    return made.now_ms - max(since, made.heads.get(name, 0.0))
+    return made.now_ms - min(job.arrival_ms for job in made.waiting if pair_name(job.level, job.key, job.agent) == name)
 
 
 @given(lines())
@@ -296,6 +284,7 @@ def test_the_agent_that_is_awaited_takes_the_slot_at_once() -> None:
 
 @given(lines())
 def test_what_is_kept_is_kept_for_a_while_only_and_never_from_an_idle_worker(made: Line) -> None:
+    made = replace(made, cached=())
     choice = choose(made, RULES)
     if choice.job is None and made.waiting:
         assert 0 < choice.held_ms <= 600_000
@@ -304,8 +293,8 @@ def test_what_is_kept_is_kept_for_a_while_only_and_never_from_an_idle_worker(mad
     assert (choose(lapsed, RULES).job is None) is (not made.waiting)
 
 
-def test_a_slot_is_kept_twice_the_usual_gap_and_no_longer_than_the_limit() -> None:
-    assert return_hold_ms(None, RULES) == 5000
-    assert return_hold_ms(400, RULES) == 800
-    assert return_hold_ms(60_000, RULES) == 5000
-    assert return_hold_ms(None, Rules(return_hold_ms=0)) == 0
+def test_who_waited_two_steps_takes_a_slot_also_when_an_agent_is_awaited() -> None:
+    made = two_slots(5, BACK)
+    old = replace(made.waiting[0], arrival_ms=NOW_MS - 2 * AGEING_MS + 100)
+    assert choose(replace(made, waiting=[old]), RULES) == Choice(None, 100.0)
+    assert choose(replace(made, now_ms=NOW_MS + 100, waiting=[old]), RULES).job == "job-0"
