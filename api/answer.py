@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 
 from api.broker_patience import BrokerPatience
-from api.errors import error_of, reply_for
+from api.errors import error_of, reply_for, within_bounds
 from api.house import House
 from api.protocol.events import EventBuilder
 from api.protocol.request import Call
@@ -181,9 +181,10 @@ class Answer:
         return ShuttingDown("the gateway is being stopped", retry_after_s=self._house.dispatcher.retry_after_s())
 
     async def _in_vain(self) -> CorralError:
-        retry_after_s = await self._house.dispatcher.again_s(self._placed.spec)
-        waited_s = f"{self._patience.wait_s:g}"
-        return WaitedTooLong(f"no slot came free within {waited_s} s; try again later", retry_after_s=retry_after_s)
+        self._house.tally.in_vain += 1
+        retry_after_s = within_bounds(await self._house.dispatcher.again_s(self._placed.spec))
+        words = f"no slot came free within {self._patience.wait_s:g} s; ask again in {retry_after_s} s"
+        return WaitedTooLong(words, retry_after_s=retry_after_s)
 
     async def _fits(self) -> bool:
         """Asked before an early commit: a prompt that is too long must still be told by its status code.

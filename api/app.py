@@ -34,6 +34,7 @@ from api.explaining import Explainer
 from api.house import House, reading_of
 from api.messages import JsonResponse
 from api.protocol.base import base_of
+from api.tally import Tally
 from api.warming import Warming
 from infra import config, entry, warm_files
 from infra.celery_app import build
@@ -93,7 +94,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     jobs = Jobs(redis, api, _limits(settings))
     tickets = Tickets(build(settings))
     recovery = Recovery(redis, membership, jobs, tickets, settings.load_bound, settings.lease_lifetime_s)
-    forecast = Forecast(Lines(redis, rules_of(settings)), Promises(redis, settings.queue_limit))
+    lines = Lines(redis, rules_of(settings))
+    forecast = Forecast(lines, Promises(redis, settings.queue_limit))
     dispatcher = Dispatcher(membership, jobs, tickets, follower, settings.load_bound, forecast)
     sharing = _sharing(settings, dispatcher, Raising(redis, tickets))
     turns = Turns(redis, settings.home_lifetime_s)
@@ -105,11 +107,13 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         keyring=Keyring(app.state.keys),
         membership=membership,
         dispatcher=dispatcher,
+        lines=lines,
         sharing=sharing,
         counts=Counts(redis, follower, api, membership),
         turns=turns,
         explainer=explainer,
         closing=closing,
+        tally=Tally(),
     )
     log.info("serving", host=settings.host, port=settings.port)
     try:

@@ -73,7 +73,7 @@ def reply_for(error: CorralError, request_id: str) -> Reply:
     }
     headers = {"x-should-retry": "true" if row.retry else "false"}
     if row.wait:
-        headers["retry-after"] = str(_within_bounds(error.retry_after_s))
+        headers["retry-after"] = str(within_bounds(error.retry_after_s))
     return Reply(row.status, body, headers)
 
 
@@ -84,6 +84,7 @@ def error_of(failed: Failed) -> CorralError:
     return error
 
 
-def _within_bounds(seconds: int | None) -> int:
+def within_bounds(seconds: int | None) -> int:
+    """The number of seconds that the header tells for `seconds`."""
     wanted = DEFAULT_RETRY_AFTER_S if seconds is None else seconds
     return max(RETRY_AFTER_S.start, min(wanted, RETRY_AFTER_S.stop - 1))

@@ -5,6 +5,7 @@ does not answer.
 Never: changes anything.
 """
 
+from collections import Counter
 from typing import Any
 
 from fastapi import APIRouter
@@ -14,8 +15,9 @@ from starlette.responses import Response
 from api.house import House
 from api.messages import JsonResponse
 from infra.errors import NotAllowed, NotAuthenticated
-from scheduler.contract import WorkerView
+from scheduler.contract import WorkerState, WorkerView
 from scheduler.policy.admission import able, why_none
+from scheduler.policy.outlook import Outlook
 
 router = APIRouter()
 
@@ -61,18 +63,28 @@ def _why_none(request: Request, house: House) -> str:
 @router.get("/v1/status")
 async def status(request: Request) -> JsonResponse:
     """Workers, their slots and lines, who waits there for how long, how right that is, and what cache misses cost by
-    cause; a second old while the broker answers."""
+    cause; a second old while the broker answers. All that is said of one worker's line is of one look at it."""
     house: House = request.app.state.house
     house.keyring.caller(request.headers)
     forecast = house.dispatcher.forecast
-    lines = await forecast.shown(house.view)
-    workers = [_worker(worker, lines) for worker in sorted(house.view.workers, key=lambda w: w.info.name)]
+    shown_lines = await forecast.shown(house.view)
+    # Nothing is waited for in between: these are the looks that the lines were shown by.
+    workers = [
+        _worker(worker, house.lines.of(worker.info.name), shown_lines.get(worker.info.name, []))
+        for worker in sorted(house.view.workers, key=lambda w: w.info.name)
+    ]
     waiting = sum(sum(worker["queued"]) for worker in workers)
     shown = {"broker": house.membership.fresh, "workers": workers, "waiting": waiting, "misses": house.turns.totals}
-    return JsonResponse({**shown, "coalesced": house.sharing.coalesced, "wait": forecast.figures(house.models())})
+    wait = {**forecast.figures(house.models()), "in_vain": house.tally.in_vain}
+    return JsonResponse({**shown, "coalesced": house.sharing.coalesced, "wait": wait})
 
 
-def _worker(worker: WorkerView, lines: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
+def _worker(worker: WorkerView, seen: Outlook | None, line: list[dict[str, Any]]) -> dict[str, Any]:
     info = worker.info.model_dump(mode="json", exclude={"version"})
-    loads = {"queued": list(worker.queued), "running": worker.running, "homes": worker.homes}
-    return {**info, **loads, "line": lines.get(worker.info.name, [])}
+    queued, running = list(worker.queued), worker.running
+    if seen is not None and seen.queued == len(seen.line.waiting):  # not all of a very long line is looked at
+        levels = Counter(job.level for job in seen.line.waiting)
+        queued, running = [levels[level] for level in range(len(queued))], len(seen.line.running)
+    if worker.info.state is not WorkerState.READY:
+        line = [{**job, "expected_s": None} for job in line]  # nobody knows how long that takes
+    return {**info, "queued": queued, "running": running, "homes": worker.homes, "line": line}

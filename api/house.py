@@ -9,10 +9,12 @@ from api.auth import Keyring
 from api.closing import Closing
 from api.explaining import Explainer
 from api.protocol.request import Reading
+from api.tally import Tally
 from infra.config import Settings
 from scheduler.contract import ClusterView
 from scheduler.counts import Counts
 from scheduler.dispatch import Dispatcher
+from scheduler.lines import Lines
 from scheduler.membership import Membership
 from scheduler.sharing import Sharing
 from scheduler.turns import Turns
@@ -26,11 +28,13 @@ class House:
     keyring: Keyring
     membership: Membership
     dispatcher: Dispatcher
+    lines: Lines
     sharing: Sharing
     counts: Counts
     turns: Turns
     explainer: Explainer
     closing: Closing
+    tally: Tally
 
     @property
     def reading(self) -> Reading:

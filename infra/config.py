@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, ValidationInfo, field_validator
-from pydantic_core import PydanticCustomError
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from infra import setting_text
 from infra.errors import ConfigError
@@ -23,6 +23,8 @@ from infra.labels import MAX_LABEL_CHARS, is_label
 
 PREFIX = "CORRAL_"
 FILE_NAME = "corral.toml"
+TABLES = ("agent_weights", "key_weights")
+OWN_WORDS = ("weight_twice",)  # they begin with a name, which keeps its letters
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,62}$"
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -155,7 +157,10 @@ class Settings(BaseModel):
     @field_validator("agent_weights", "key_weights", mode="before")
     @classmethod
     def _weighed(cls, value: Any) -> Any:
-        weights = setting_text.weights(value)
+        try:
+            weights = setting_text.weights(value)
+        except ValueError as error:
+            raise PydanticCustomError("weight_twice", "{words}", {"words": str(error)}) from None
         if not isinstance(weights, dict):
             raise PydanticCustomError("no_weights", "must be of the form name=2,name=0.5")
         return weights
@@ -215,9 +220,15 @@ def load(environ: Mapping[str, str] | None = None, file: Path | None = None) -> 
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         key = str(first["loc"][0])
-        words = first["msg"][:1].lower() + first["msg"][1:]
-        raise ConfigError(f"{sources.get(key, key)}: `{key}`: {words}") from None
+        raise ConfigError(f"{sources.get(key, key)}: `{key}`: {_words(first)}") from None
     return Loaded(settings=settings, sources={key: sources.get(key, "default") for key in Settings.model_fields})
+
+
+def _words(error: ErrorDetails) -> str:
+    """What is wrong, and with which entry where a setting is a table."""
+    words = error["msg"] if error["type"] in OWN_WORDS else error["msg"][:1].lower() + error["msg"][1:]
+    is_table = error["loc"][0] in TABLES and len(error["loc"]) > 1
+    return f"{error['loc'][1]}: {words}" if is_table else words
 
 
 def environment(settings: Settings, **changes: Any) -> dict[str, str]:

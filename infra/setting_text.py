@@ -1,7 +1,7 @@
 """Settings that are more than one word, as a text and back.
 
 Owns: lists of files and tables of weights, as an environment variable holds them.
-Never: says which setting has which form (`config` does), or refuses a value.
+Never: says which setting has which form (`config` does), or refuses a value of a wrong type.
 """
 
 from pathlib import Path
@@ -23,14 +23,22 @@ def paths(value: Any, folder: Path) -> Any:
 
 
 def weights(value: Any) -> Any:
-    """A table of weights, or one in a text; what is neither is left for the check of its type to refuse."""
+    """A table of weights, or one in a text; what is neither is left for the check of its type to refuse.
+
+    Raises ValueError that names an entry which stands twice in a text.
+    """
     if not isinstance(value, str):
         return value
     entries = value.split("\n" if "\n" in value else ",")  # a name may hold a comma
     pairs = [entry.rpartition("=") for entry in entries if entry.strip()]
     if not all(name.strip() and weight.strip() for name, _, weight in pairs):
         return None
-    return {name.strip(): weight.strip() for name, _, weight in pairs}
+    found: dict[str, str] = {}
+    for name, _, weight in pairs:
+        if name.strip() in found:
+            raise ValueError(f"{name.strip()}: stands twice")
+        found[name.strip()] = weight.strip()
+    return found
 
 
 def as_text(value: Any) -> str:

@@ -120,6 +120,7 @@ def _consume(app: Celery, work: Work, serving: Serving, settings: Settings) -> N
     def on_ready(**_: Any) -> None:
         serving.consuming.set()  # only now: a signal that came earlier would not have drained
         serving.on_change()
+        _say_ready(serving)
 
     told: list[bool] = []
 
@@ -143,6 +144,14 @@ def _consume(app: Celery, work: Work, serving: Serving, settings: Settings) -> N
         quiet=True,
     )
     worker.start()
+
+
+def _say_ready(serving: Serving) -> None:
+    """For whom has started it by hand; elsewhere the log says it."""
+    if sys.stdout.isatty():
+        slots = "1 slot" if serving.slot_count == 1 else f"{serving.slot_count} slots"
+        sentence = f"worker {serving.name} is ready: model {serving.model_name}, {slots}; Ctrl-C stops it"
+        print(sentence, flush=True)
 
 
 def _announce_leave(serving: Serving, heartbeat: Heartbeat) -> None:

@@ -7,7 +7,7 @@ Rich leaves colours and control codes out by itself when the stream is no termin
 emoji codes are off everywhere: agents, workers and engines name themselves, and `[/x]` is a name like any other.
 """
 
-from rich.console import Console, OverflowMethod, RenderableType
+from rich.console import Console, JustifyMethod, OverflowMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -46,15 +46,17 @@ def show(renderable: RenderableType) -> None:
         plain.print(renderable, soft_wrap=False)
 
 
-def grid(*headings: str, right: tuple[str, ...] = (), whole: tuple[str, ...] = ()) -> Table:
+def grid(*headings: str, right: tuple[str, ...] = (), whole: tuple[str, ...] = (), firm: tuple[str, ...] = ()) -> Table:
     """A table without lines, its columns named by `headings`, those in `right` flush right.
 
-    Where a terminal is too narrow for a word it is cut, but broken in the columns of `whole`.
+    Where a terminal is too narrow for a word it is cut, but broken in the columns of `whole`. Those of `firm` keep
+    their width as long as others can give way.
     """
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for heading in headings:
         overflow: OverflowMethod = "fold" if heading in whole else "ellipsis"
-        table.add_column(heading, justify="right" if heading in right else "left", overflow=overflow)
+        justify: JustifyMethod = "right" if heading in right else "left"
+        table.add_column(heading, justify=justify, overflow=overflow, no_wrap=heading in firm)
     return table
 
 

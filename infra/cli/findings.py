@@ -16,7 +16,7 @@ from pathlib import Path
 
 import redis
 
-from infra import machine
+from infra import config, machine
 from infra.cli import checks, claude, console, engine
 from infra.cli.config_command import without_password
 from infra.config import AUTO, Settings
@@ -165,6 +165,23 @@ def doors(settings: Settings) -> Finding:
     return Finding(Level.OK, "access", f"{settings.host}, {keys}")
 
 
+def weights(settings: Settings) -> Finding:
+    try:
+        known = config.api_keys(settings)
+    except CorralError as error:
+        return _failed("weights", error)
+    unknown = sorted(set(settings.key_weights) - set(known))
+    if unknown:
+        words = f"key_weights names {_listed(unknown)}, and CORRAL_API_KEYS has no such key"
+        return Finding(Level.WARN, "weights", words, "correct the name, or add the key; until then it counts nothing")
+    count = len(settings.key_weights) + len(settings.agent_weights)
+    return Finding(Level.OK, "weights", f"{count} set" if count else "none; all share alike")
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
 def warm(settings: Settings) -> Finding:
     try:
         files = checks.warm(settings)
@@ -200,7 +217,8 @@ def client(_settings: Settings) -> Finding:
 
 
 CHECKS: tuple[Check, ...] = (
-    python, engine_found, graphics, memory, data_folder, store, model, broker, ports, doors, warm, node, client,
+    python, engine_found, graphics, memory, data_folder, store, model, broker, ports, doors, weights, warm, node,
+    client,
 )  # fmt: skip
 
 

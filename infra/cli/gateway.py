@@ -79,13 +79,15 @@ class Misses(Answer):
 
 
 class Wait(Answer):
-    """How far the expected waits of the last `waits` were off, whom they had refused, and what came of the promises."""
+    """How far the expected waits of the last `waits` were off, whom they had refused, how many waited `in_vain`, and
+    how many of those who were told to ask again came in time (`promises_kept`) or may still come."""
 
     waits: int = 0
     median_error_s: float = 0
     p90_error_s: float = 0
     ratio: float = 0
     refused: dict[str, int] = {}
+    in_vain: int = 0
     promises_kept: int = 0
     promises_open: int = 0
     moved: int = 0

@@ -9,15 +9,19 @@ import time
 from typing import Annotated
 
 import typer
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.live import Live
 from rich.text import Text
 
 from infra.cli import console, gateway, options
-from infra.cli.gateway import Gateway, Slot, Status, Worker
+from infra.cli.fitted import Cell, Fitted, Part, Whole
+from infra.cli.gateway import Gateway, Slot, Status, Store, Waiting, Worker
 
 WATCH_S = 1.0
 CONVERSATION_LETTERS = 10  # enough to tell them apart
+LEAST_WAITS = 5  # fewer say nothing of the next ones
+NO_WORKER = "No worker is known. Start one with `corral up`, or `corral worker` beside a broker."
+STARTS_OF = {"loading": "once it is ready", "failing": "once it is ready", "draining": "once moved"}
 COLOUR_OF = {"ready": "green", "loading": "yellow", "draining": "yellow", "failing": "red"}
 
 
@@ -48,97 +52,101 @@ def _watch(client: Gateway, *, as_json: bool) -> None:
                 else:
                     console.show(tables(client.status()))
                 time.sleep(WATCH_S)
-        with Live(tables(client.status()), console=console.out, auto_refresh=False, screen=True) as live:
+        with Live(fitted(client.status()), console=console.out, auto_refresh=False, screen=True) as live:
             while True:
                 time.sleep(WATCH_S)
-                live.update(tables(client.status()), refresh=True)
+                live.update(fitted(client.status()), refresh=True)
     except KeyboardInterrupt:
         return
 
 
 def tables(status: Status) -> RenderableType:
     """Everything, as one thing to print."""
-    if not status.workers:
-        return Text("No worker is known. Start one with `corral up`, or `corral worker` beside a broker.")
-    blank = Text("")
-    tables = [workers_table(status), slots_table(status), queue_table(status)]
-    tables += [line_table(status)] if any(worker.line for worker in status.workers) else []
-    tables += [wait_words(status)]
-    tables += [store_table(status)] if any(worker.store for worker in status.workers) else []
-    tables += [misses_table(status)] if status.misses else []
-    return Group(*[part for table in tables for part in (table, blank)][:-1])
+    return Whole(wait_words(status), parts(status)) if status.workers else Text(NO_WORKER)
 
 
-def workers_table(status: Status) -> RenderableType:
-    """One line a worker."""
-    table = console.grid(
-        "Worker", "State", "Model", "Busy", "Window", "GPU", "Memory", right=("Busy", "Window", "Memory")
-    )
-    for worker in status.workers:
-        busy = f"{sum(slot.busy for slot in worker.slots)}/{len(worker.slots)}"
-        state = Text(worker.state, style=COLOUR_OF.get(worker.state, ""))
-        memory = console.size(worker.engine_bytes) if worker.engine_bytes else "-"
-        table.add_row(
-            worker.name, state, worker.model or "-", busy, f"{worker.context_tokens}", worker.gpu or "-", memory
-        )
-        if worker.reason:
-            table.add_row("", "", Text(worker.reason, style="dim"))
-    return table
+def fitted(status: Status) -> RenderableType:
+    """As much of it as the terminal is high."""
+    return Fitted(wait_words(status), parts(status)) if status.workers else Text(NO_WORKER)
 
 
-def slots_table(status: Status) -> RenderableType:
-    """One line a slot: who holds it and how full it is."""
-    table = console.grid("Worker", "Slot", "Agent", "Conversation", "Tokens", "", right=("Slot", "Tokens"))
-    for worker in status.workers:
-        for slot in worker.slots:
-            table.add_row(*_slot_row(worker, slot))
-    return table
+def parts(status: Status) -> list[Part]:
+    """The tables, the most telling first."""
+    found = [workers_table(status)]
+    found += [line_table(status)] if any(worker.line for worker in status.workers) else []
+    found += [queue_table(status), slots_table(status)]
+    found += [store_table(status)] if any(worker.store for worker in status.workers) else []
+    return found + ([misses_table(status)] if status.misses else [])
 
 
-def _slot_row(worker: Worker, slot: Slot) -> tuple[str, str, str, str, str, str]:
+def workers_table(status: Status) -> Part:
+    """One row a worker."""
+    headings = ("Worker", "State", "Model", "Busy", "Window", "GPU", "Memory")
+    rows = [_worker_row(worker) for worker in status.workers]
+    return Part(headings, rows, right=("Busy", "Window", "Memory"), firm=("State",))
+
+
+def _worker_row(worker: Worker) -> tuple[Cell, ...]:
+    busy = f"{sum(slot.busy for slot in worker.slots)}/{len(worker.slots)}"
+    state = Text(worker.state, style=COLOUR_OF.get(worker.state, ""))
+    model = _with_reason(worker.model or "-", worker.reason)
+    memory = console.size(worker.engine_bytes) if worker.engine_bytes else "-"
+    return worker.name, state, model, busy, f"{worker.context_tokens}", worker.gpu or "-", memory
+
+
+def _with_reason(words: str, reason: str) -> Text:
+    return Text.assemble(words, (f"\n{reason}" if reason else "", "dim"))
+
+
+def slots_table(status: Status) -> Part:
+    """One row a slot: who holds it and how full it is."""
+    rows = [_slot_row(worker, slot) for worker in status.workers for slot in worker.slots]
+    return Part(("Slots of", "Slot", "Agent", "Conversation", "Tokens", ""), rows, right=("Slot", "Tokens"), firm=("",))
+
+
+def _slot_row(worker: Worker, slot: Slot) -> tuple[Cell, ...]:
     held = slot.conversation is not None
     doing = "answering" if slot.busy else "idle" if held else "free"
     conversation = (slot.conversation or "-")[:CONVERSATION_LETTERS]
     return worker.name, f"{slot.slot}", slot.agent or "-", conversation, f"{slot.tokens}" if held else "-", doing
 
 
-def queue_table(status: Status) -> RenderableType:
-    """One line a worker: queued requests of each level, 0 first."""
-    levels = [f"{level}" for level in range(10)]
-    table = console.grid("Queued at level", *levels, right=tuple(levels))
-    for worker in status.workers:
-        table.add_row(worker.name, *(f"{count}" if count else "." for count in worker.queued))
-    return table
+def queue_table(status: Status) -> Part:
+    """One row a worker: queued requests of each level, 0 first."""
+    levels = tuple(f"{level}" for level in range(10))
+    rows = [(worker.name, *(f"{count}" if count else "." for count in worker.queued)) for worker in status.workers]
+    return Part(("Queued at level", *levels), rows, right=levels)
 
 
-def line_table(status: Status) -> RenderableType:
-    """One line a queued request, in the order in which they are expected to be started."""
-    columns = ("Place", "Level", "Waits for", "Starts in")
-    table = console.grid("Waiting at", "Place", "Agent", *columns[1:], right=columns)
-    for worker in status.workers:
-        for one in worker.line:
-            starts = "never" if one.expected_s is None else f"{one.expected_s:.0f} s"
-            row = (f"{one.place}", one.agent, f"{one.level}", f"{one.waited_s:.0f} s", starts)
-            table.add_row(worker.name, *row)
-        if worker.line and (more := sum(worker.queued) - len(worker.line)) > 0:
-            table.add_row("", "", Text(f"and {more} more", style="dim"))
-    return table
+def line_table(status: Status) -> Part:
+    """One row a queued request, in the order in which they are expected to be started."""
+    right = ("Place", "Level", "Waits for", "Starts in")
+    rows = [_line_row(worker, one) for worker in status.workers for one in worker.line]
+    unknown = sum(max(0, sum(worker.queued) - len(worker.line)) for worker in status.workers if worker.line)
+    return Part(("Waiting at", "Place", "Agent", *right[1:]), rows, right=right, unknown=unknown)
 
 
-def wait_words(status: Status) -> RenderableType:
-    """How many wait, how right their expected waits are, and what became of those that could not."""
+def _line_row(worker: Worker, one: Waiting) -> tuple[Cell, ...]:
+    starts = "never" if one.expected_s is None else f"{one.expected_s:.0f} s"
+    starts = STARTS_OF.get(worker.state, starts)
+    return worker.name, f"{one.place}", one.agent, f"{one.level}", f"{one.waited_s:.0f} s", starts
+
+
+def wait_words(status: Status) -> Text:
+    """How many wait, how far their expected waits were off, and what became of those that could not."""
     wait = status.wait
     words = [f"Waiting in all: {status.waiting}"]
-    if wait.waits:
+    if wait.waits >= LEAST_WAITS:
         words.append(
-            f"Expected starts: half within {wait.median_error_s:.1f} s, nine in ten within {wait.p90_error_s:.1f} s, "
-            f"{wait.ratio:.2f} times the real wait (the last {wait.waits} that waited)"
+            f"Expected starts were off by {wait.median_error_s:.1f} s in the median ({wait.p90_error_s:.1f} s for nine "
+            f"in ten; last {wait.waits} waits)"
         )
     long, full = wait.refused.get("wait", 0), wait.refused.get("full", 0)
-    if long or full or wait.promises_open:
+    if long or full or wait.in_vain or wait.promises_open:
         words.append(
-            f"Refused: {long} for a wait that is too long, {full} for a full line; {wait.promises_kept} came back and "
-            f"were let in as promised, {wait.promises_open} may still come"
+            f"Refused: {long + full} ({long} for a wait that is too long, {full} for a full line); "
+            f"waited in vain: {wait.in_vain}. Of those told to ask again, {wait.promises_kept} came back in time and "
+            f"were let in, {wait.promises_open} may still come"
         )
     if wait.moved or status.coalesced:
         words.append(
@@ -147,25 +155,25 @@ def wait_words(status: Status) -> RenderableType:
     return Text("\n".join(words))
 
 
-def store_table(status: Status) -> RenderableType:
-    """One line a worker: whether it saves caches and restores them, or why not."""
+def store_table(status: Status) -> Part:
+    """One row a worker: whether it saves caches and restores them, or why not."""
     counts = ("Used", "Saves", "Restores", "Failures")
-    table = console.grid("Saved caches of", "", *counts, right=counts)
-    for worker in status.workers:
-        if (store := worker.store) is not None:
-            numbers = (store.saves, store.restores, store.failures)
-            used = console.size(store.used_bytes)
-            table.add_row(worker.name, "off" if store.off else "on", used, *(f"{number}" for number in numbers))
-            if store.off:
-                table.add_row("", Text(store.off, style="dim"))
-    return table
+    rows = [_store_row(worker.name, worker.store) for worker in status.workers if worker.store is not None]
+    return Part(("Saved caches of", "", *counts), rows, right=counts)
 
 
-def misses_table(status: Status) -> RenderableType:
-    """One line a cause, the dearest first. `corral why` tells of single requests."""
+def _store_row(name: str, store: Store) -> tuple[Cell, ...]:
+    numbers = (store.saves, store.restores, store.failures)
+    on = _with_reason("off" if store.off else "on", store.off)
+    return name, on, console.size(store.used_bytes), *(f"{number}" for number in numbers)
+
+
+def misses_table(status: Status) -> Part:
+    """One row a cause, the dearest first. `corral why` tells of single requests."""
     columns = ("Times", "Tokens read again", "Seconds")
-    table = console.grid("Cache misses", *columns, right=columns)
-    for cause, misses in sorted(status.misses.items(), key=lambda item: -item[1].tokens):
-        words = cause.replace("_", " ")
-        table.add_row(words, f"{misses.count}", f"{misses.tokens}", f"{misses.ms / 1000:.1f}")
-    return table
+    causes = sorted(status.misses.items(), key=lambda item: -item[1].tokens)
+    rows = [
+        (cause.replace("_", " "), f"{misses.count}", f"{misses.tokens}", f"{misses.ms / 1000:.1f}")
+        for cause, misses in causes
+    ]
+    return Part(("Cache misses", *columns), rows, right=columns)

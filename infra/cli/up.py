@@ -168,9 +168,7 @@ def _start(
     limit_s = settings.engine_start_timeout_s + START_MARGIN_S
     with gateway.Gateway(gateway.address(settings), gateway.key(settings), timeout_s=2.0) as client:
         status = loading.wait_until_ready(client, [worker.name for worker in staff], house.check, signals, limit_s)
-    plain = options.load_with().settings
-    short_url = gateway.address(plain) == gateway.address(settings)
-    welcome.tell(settings, status, flower=flower, short_url=short_url, own_broker=not plain.redis_url)
+    welcome.tell(settings, status, options.load_with(), flower=flower)
     _warn_of_cards(settings)
     return settings
 

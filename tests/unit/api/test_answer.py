@@ -10,8 +10,10 @@ import pytest
 from api import answer as module
 from api.answer import Answer
 from api.broker_patience import BrokerPatience
+from api.errors import reply_for
 from api.house import House
 from api.protocol.request import Call
+from api.tally import Tally
 from infra.config import Settings
 from infra.errors import BrokerDown, CorralError, PromptTooLong, WaitedTooLong, WorkerLost
 from scheduler.contract import Delta, Finished, Started, StopReason, TextDelta
@@ -70,15 +72,15 @@ class Job:
         """Prompts of doubles teach nothing."""
 
 
-async def again_s(_: Any) -> int:
-    return 5
+def answer(job: Job, again: int = 5, **settings: Any) -> Answer:
+    async def again_s(_: Any) -> int:
+        return again
 
-
-def answer(job: Job, **settings: Any) -> Answer:
     infos = {"w1": (100, 90), "w2": (50, 40)}
     house = SimpleNamespace(
         settings=Settings(**settings),
         closing=SimpleNamespace(begun=False, over=False),
+        tally=Tally(),
         counts=job,
         explainer=SimpleNamespace(follow=lambda *_: SimpleNamespace(feed=lambda _: None)),
         dispatcher=SimpleNamespace(
@@ -145,6 +147,18 @@ async def test_a_broker_that_stays_away_ends_it(asked: str, monkeypatch: pytest.
     early_s = 1e-9 if asked == "count" else 600
     with pytest.raises(BrokerDown):
         await answer(AWAY[asked](), wait_identified_s=wait_s, early_commit_s=early_s).commit()
+
+
+@pytest.mark.parametrize(("again", "told"), [(5, 5), (600, 60), (0, 1)])
+async def test_who_has_waited_in_vain_is_counted_and_told_when_to_ask_again_as_the_header_does(
+    again: int, told: int
+) -> None:
+    made = answer(Job([]), again=again, wait_identified_s=1e-9)
+    with pytest.raises(WaitedTooLong) as caught:
+        await made.commit()
+    assert caught.value.message == f"no slot came free within 1e-09 s; ask again in {told} s"
+    assert reply_for(caught.value, "req_1").headers["retry-after"] == str(told)
+    assert made._house.tally.in_vain == 1
 
 
 async def test_a_prompt_that_is_too_long_is_told_when_the_broker_is_back() -> None:

@@ -61,7 +61,13 @@ def test_the_file_is_found_by_its_variable_or_in_the_folder(tmp_path: Path, monk
             "CORRAL_LEASE_RENEW_S: `lease_renew_s`: must be at most half of lease_lifetime_s (5)",
         ),
         ({"CORRAL_AGENT_WEIGHTS": "me"}, "CORRAL_AGENT_WEIGHTS: `agent_weights`: must be of the form name=2,name=0.5"),
-        ({"CORRAL_KEY_WEIGHTS": "me=0"}, "CORRAL_KEY_WEIGHTS: `key_weights`: input should be greater than 0"),
+        ({"CORRAL_KEY_WEIGHTS": "me=0"}, "CORRAL_KEY_WEIGHTS: `key_weights`: me: input should be greater than 0"),
+        (
+            {"CORRAL_AGENT_WEIGHTS": "a=1,B=x"},
+            "CORRAL_AGENT_WEIGHTS: `agent_weights`: B: input should be a valid number",
+        ),
+        ({"CORRAL_AGENT_WEIGHTS": "A=1, b=2,A =3"}, "CORRAL_AGENT_WEIGHTS: `agent_weights`: A: stands twice"),
+        ({"CORRAL_KEY_WEIGHTS": "{x}=1\n{x}=1"}, "CORRAL_KEY_WEIGHTS: `key_weights`: {x}: stands twice"),
         ({"CORRAL_LEASE_LIFETIME_S": "1"}, "`lease_renew_s`: must be at most half of lease_lifetime_s (1)"),
     ],
 )
@@ -78,6 +84,8 @@ def test_a_mistake_in_the_environment_is_named(environ: dict[str, str], words: s
         ("port = -1", "`port`: input should be greater than or equal to 0"),
         ("[api]\nport = 1", "unknown setting `api`"),
         ("port = ", "corral.toml: "),
+        ("[agent_weights]\na = 1\nb = 'much'", "`agent_weights`: b: input should be a valid number"),
+        ("[key_weights]\na = 1\na = 2", "corral.toml: "),
     ],
 )
 def test_a_mistake_in_the_file_names_the_file(tmp_path: Path, text: str, words: str) -> None:

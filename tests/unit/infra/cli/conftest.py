@@ -73,6 +73,7 @@ def fixed_api() -> Iterator[FixedApi]:
         "p90_error_s": 8.0,
         "ratio": 1.04,
         "promises_kept": 7,
+        "in_vain": 3,
         "moved": 4,
     }
     wait["refused"] = {"wait": 11, "full": 2}

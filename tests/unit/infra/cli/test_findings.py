@@ -52,6 +52,23 @@ def test_an_idle_card_is_a_warning_with_the_remedy(no_tools: dict[str, str], mon
     assert "llama-server" in found.remedy
 
 
+@pytest.mark.parametrize(
+    ("settings", "level", "words"),
+    [
+        ({}, Level.OK, "none; all share alike"),
+        ({"api_keys": "me:s", "key_weights": "me=2", "agent_weights": "a=3"}, Level.OK, "2 set"),
+        ({"api_keys": "me:s", "key_weights": "me=2,you=3"}, Level.WARN, "key_weights names `you`"),
+        ({"key_weights": "you=3"}, Level.WARN, "CORRAL_API_KEYS has no such key"),
+        ({"api_keys": "me", "key_weights": "me=3"}, Level.FAIL, "CORRAL_API_KEYS: entry 1"),
+    ],
+)
+def test_a_weight_of_a_key_that_does_not_exist_is_a_warning(
+    settings: dict[str, object], level: Level, words: str
+) -> None:
+    found = findings.weights(Settings(**settings))
+    assert (found.level, words in found.text) == (level, True)
+
+
 def test_a_model_that_is_missing_fails(tmp_path: Path) -> None:
     found = findings.model(Settings(model=str(tmp_path / "none.gguf")))
     assert (found.level, found.subject) == (Level.FAIL, "model")

@@ -34,15 +34,61 @@ def test_who_waits_for_how_long_is_shown_in_its_order(fixed_api: FixedApi, capsy
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     first = lines.index(["w1", "1", "builder", "5", "3", "s", "12", "s"])
     assert lines[first + 1] == ["w1", "2", "tester", "5", "0", "s", "never"]
-    assert lines[first + 2] == ["and", "7", "more"]
+    assert lines[first + 2] == ["...", "7", "more"]
 
 
 def test_how_right_the_expected_starts_are_is_told(fixed_api: FixedApi, capsys: pytest.CaptureFixture[str]) -> None:
     status.status(url=fixed_api.url)
     text = capsys.readouterr().out
-    assert "half within 1.2 s, nine in ten within 8.0 s, 1.04 times the real wait (the last 120 that waited)" in text
-    assert "Refused: 11 for a wait that is too long, 2 for a full line; 7 came back" in text
+    assert "Expected starts were off by 1.2 s in the median (8.0 s for nine in ten; last 120 waits)" in text
+    assert "Refused: 13 (11 for a wait that is too long, 2 for a full line); waited in vain: 3." in text
+    assert "7 came back in time and were let in, 0 may still come" in text
     assert "Moved to start sooner: 4; answered together with an identical request: 5" in text
+
+
+def test_of_a_few_waits_nothing_is_said() -> None:
+    for waits, told in ((4, False), (5, True)):
+        value = Status(workers=(Worker(name="w1", state="ready"),), wait=Wait(waits=waits, median_error_s=1))
+        assert ("Expected starts" in printed(value, 120)) is told
+
+
+def test_callers_who_waited_in_vain_are_told_apart() -> None:
+    text = printed(Status(workers=(Worker(name="w1", state="ready"),), wait=Wait(in_vain=2)), 200)
+    assert "Refused: 0 (0 for a wait that is too long, 0 for a full line); waited in vain: 2." in text
+
+
+@pytest.mark.parametrize(
+    ("state", "words"), [("ready", "7 s"), ("loading", "once it is ready"), ("failing", "once it is ready")]
+)
+def test_while_a_worker_loads_no_start_is_foretold(state: str, words: str) -> None:
+    line = (Waiting(place=1, agent="a", level=5, waited_s=3, expected_s=7),)
+    text = printed(Status(workers=(Worker(name="w1", state=state, line=line),)), 120)
+    row = next(row for row in text.splitlines() if row.startswith("w1") and " 3 s " in row)
+    assert row.rstrip().endswith(words)
+
+
+@pytest.mark.parametrize("columns", [80, 60])
+def test_what_is_watched_fits_a_small_terminal_with_the_words_on_top(columns: int) -> None:
+    line = tuple(Waiting(place=n + 1, agent=f"a{n}", level=5, waited_s=3, expected_s=7) for n in range(20))
+    worker = Worker(
+        name="w1", state="ready", model="anthropic-m", slots=tuple(Slot(slot=n) for n in range(3)),
+        queued=(0,) * 5 + (23,) + (0,) * 4, line=line, store=Store(), engine_bytes=2**30,
+    )  # fmt: skip
+    wait = Wait(waits=40, refused={"wait": 11, "full": 2}, in_vain=4, promises_open=3, moved=2)
+    value = Status(workers=(worker,), waiting=23, wait=wait, misses={"evicted": Misses(count=1)})
+    console = Console(width=columns, height=24, no_color=True, soft_wrap=True)
+    with console.capture() as capture:
+        console.print(status.fitted(value))
+    lines = [row.rstrip() for row in capture.get().splitlines()]
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= columns
+    assert lines[0] == "Waiting in all: 23"
+    words = " ".join(capture.get().split())
+    for sentence in status.wait_words(value).plain.splitlines():
+        assert sentence in words
+    shown = sum(row.startswith("w1") and row.endswith("7 s") for row in lines)
+    assert shown >= 4
+    assert f"... {23 - shown} more" in lines
 
 
 def test_where_nobody_waited_nothing_is_said_of_waits() -> None:
@@ -78,7 +124,7 @@ def test_a_silent_api_is_an_error_in_one_sentence(fixed_api: FixedApi) -> None:
         status.status(url=fixed_api.url)
 
 
-@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("width", [60, 80, 120])
 def test_the_tables_fit_the_terminal(width: int) -> None:
     slots = tuple(Slot(slot=n, conversation="c" * 40, agent="a-rather-long-agent-name", tokens=10**5) for n in range(8))
     worker = Worker(
@@ -96,9 +142,11 @@ def test_the_tables_fit_the_terminal(width: int) -> None:
     )
     misses = {"history_rewritten": Misses(count=10**6, tokens=10**11, ms=10**9)}
     wait = Wait(waits=500, median_error_s=100, p90_error_s=300, ratio=10, refused={"wait": 10**6, "full": 10**6})
-    lines = printed(Status(workers=(worker,), misses=misses, wait=wait), width).splitlines()
+    text = printed(Status(workers=(worker,), misses=misses, wait=wait), width)
+    lines = text.splitlines()
     assert max(len(line.rstrip()) for line in lines) <= width
-    assert any("the engine ended" in line for line in lines)
+    assert all(word in text for word in ("engine", "ended", "started", "again"))
+    assert "\u2026" not in text
 
 
 def test_an_empty_cluster_says_how_to_fill_it() -> None:

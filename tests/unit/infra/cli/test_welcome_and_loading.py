@@ -1,8 +1,10 @@
 """What is said while the model loads and once it serves."""
 
+from pathlib import Path
+
 import pytest
 
-from infra.cli import loading, welcome
+from infra.cli import loading, options, welcome
 from infra.cli.gateway import Gateway, Slot, Status, Worker
 from infra.cli.signals import Signals
 from infra.config import Settings
@@ -37,7 +39,7 @@ def test_waiting_returns_the_status_or_says_what_is_missing(fixed_api: FixedApi)
 
 def test_the_welcome_names_addresses_and_the_lines_to_paste(capsys: pytest.CaptureFixture[str]) -> None:
     settings = Settings(model="/m.gguf", api_keys="me:topsecret", port=8123, flower_port=5123)
-    welcome.tell(settings, Status(workers=(READY,)), flower=True, short_url=False, own_broker=True)
+    welcome.tell(settings, Status(workers=(READY,)), options.load_with(), flower=True)
     text = capsys.readouterr().out
     assert "export ANTHROPIC_BASE_URL=http://127.0.0.1:8123" in text
     assert "export ANTHROPIC_AUTH_TOKEN=YOUR_KEY" in text
@@ -46,6 +48,31 @@ def test_the_welcome_names_addresses_and_the_lines_to_paste(capsys: pytest.Captu
     assert "corral worker --name more" in text
     assert "topsecret" not in text
     assert "demo model" not in text
+
+
+def test_a_further_worker_is_started_as_these_were(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only with what its own corral.toml would not tell it, and never with a key."""
+    file = tmp_path / "corral.toml"
+    file.write_text("slots = 8\nidle_slot_s = 60\n")
+    for name, value in {"CONFIG": str(file), "STORE_DIR": "/a b", "API_KEYS": "me:topsecret", "PORT": "1"}.items():
+        monkeypatch.setenv(f"CORRAL_{name}", value)
+    up = {"model": "/m.gguf", "context_tokens": "auto", "data_dir": tmp_path / "its data", "engine_args": "-ngl 99"}
+    line = welcome.further_worker(options.load_with(**up).settings, options.load_with())
+    url = f"CORRAL_REDIS_URL=$(cat '{tmp_path}/its data/broker/url')"
+    command = f"corral --config {file} worker --name more --model /m.gguf --context auto --engine-args '-ngl 99'"
+    assert line == f"{url} CORRAL_STORE_DIR='/a b' {command} --data-dir '{tmp_path}/its data'"
+
+
+def test_a_further_worker_needs_no_more_than_the_broker_where_nothing_was_given() -> None:
+    settings = options.load_with().settings
+    url = settings.data_dir / "broker" / "url"
+    assert welcome.further_worker(settings, options.load_with()) == (
+        f"CORRAL_REDIS_URL=$(cat {url}) corral worker --name more"
+    )
+
+
+def test_all_that_a_line_may_hand_on_is_a_setting() -> None:
+    assert set(welcome.WORKER_VARIABLES + welcome.WORKER_OPTIONS) <= set(Settings.model_fields)
 
 
 def test_the_demo_model_is_called_what_it_is() -> None:
