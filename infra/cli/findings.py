@@ -173,7 +173,7 @@ def weights(settings: Settings) -> Finding:
     unknown = sorted(set(settings.key_weights) - set(known))
     if unknown:
         words = f"key_weights names {_listed(unknown)}, and CORRAL_API_KEYS has no such key"
-        return Finding(Level.WARN, "weights", words, "correct the name, or add the key; until then it counts nothing")
+        return Finding(Level.WARN, "weights", words, "correct the name, or add the key; until then it has no effect")
     count = len(settings.key_weights) + len(settings.agent_weights)
     return Finding(Level.OK, "weights", f"{count} set" if count else "none; all share alike")
 
