@@ -20,8 +20,9 @@ from scheduler.contract import ClusterView, JobSpec, Kind, WorkerInfo, WorkerVie
 from scheduler.lines import Lines
 from scheduler.policy.accuracy import Accuracy
 from scheduler.policy.admission import able
-from scheduler.policy.claiming import Waiting
+from scheduler.policy.claiming import MOST_URGENT_LEVEL, Waiting
 from scheduler.policy.lengths import Length
+from scheduler.policy.load import kept_slots
 from scheduler.policy.outlook import Outlook, Step
 from scheduler.policy.placement import MOST_CANDIDATES, Candidate
 from scheduler.promises import Promises, Room, Verdict
@@ -66,7 +67,7 @@ class Forecast:
         workers = self._workers(view, [candidate.worker for candidate in candidates])
         arrival = Arrival(spec, tuple(candidates), {worker.info.name: worker for worker in workers})
         promised = self._lines.promised(spec.request.model)
-        if spec.identity.kind is Kind.WARM or (self._has_free(workers) and not promised):
+        if spec.identity.kind is Kind.WARM or (self._has_free(workers, spec.level) and not promised):
             return arrival
         outlooks = await self._outlooks(spec, [worker.info for worker in workers])
         if not outlooks:
@@ -143,9 +144,7 @@ class Forecast:
             "moved": self._lines.moved,
         }
 
-    def _looked_at(
-        self, spec: JobSpec, outlooks: Mapping[str, Outlook], usual_s: float
-    ) -> Room:
+    def _looked_at(self, spec: JobSpec, outlooks: Mapping[str, Outlook], usual_s: float) -> Room:
         job, had = self._waiting(spec, 0.0), self._lines.had(spec.identity)
         wait_ms = min(outlook.start_ms(job, had) for outlook in outlooks.values())
         return _room(job, outlooks, wait_ms, usual_s)
@@ -168,7 +167,7 @@ class Forecast:
 
     def _fits(self, spec: JobSpec, room: Room, outlooks: Collection[Outlook]) -> bool:
         """As the lines stood lately, so nobody is refused for this alone."""
-        if any(outlook.free_now for outlook in outlooks):
+        if any(outlook.free_for(spec.level) for outlook in outlooks):
             return True
         has_room = any(outlook.queued < self._promises.queue_limit for outlook in outlooks)
         return has_room and max(room.wait_ms, room.turns_ms) <= spec.wait_limit_ms
@@ -179,12 +178,16 @@ class Forecast:
             self._taken.clear()
         return [worker for worker in view.workers if worker.info.name in names]
 
-    def _has_free(self, workers: Sequence[WorkerView]) -> bool:
-        """As the snapshot shows it, less what this process has sent there since, and more what has ended."""
-        return any(
-            worker.running + sum(worker.queued) + self._taken[worker.info.name] < len(worker.info.slots)
-            for worker in workers
-        )
+    def _has_free(self, workers: Sequence[WorkerView], level: int) -> bool:
+        """As the snapshot shows it, less what this process has sent there since, and more what has ended. What may be
+        kept for more urgent levels is left out: a look at the line will tell."""
+
+        def free(worker: WorkerView) -> int:
+            slots = len(worker.info.slots)
+            kept = kept_slots(self._lines.rules.urgent_share, slots, 0) if level > MOST_URGENT_LEVEL else 0
+            return slots - kept - worker.running - sum(worker.queued) - self._taken[worker.info.name]
+
+        return any(free(worker) > 0 for worker in workers)
 
     def _waiting(self, spec: JobSpec, expected_ms: float) -> Waiting:
         who = spec.identity
@@ -212,7 +215,7 @@ def _room(asks: Waiting, outlooks: Mapping[str, Outlook], wait_ms: float, usual_
     return Room(
         wait_ms=min(wait_ms, NEVER_MS),
         usual_ms=sum(services) / len(services) if services else usual_s * 1000,
-        slots={name: outlook.line.slots for name, outlook in outlooks.items()},
+        slots={name: outlook.slots_for(asks.level) for name, outlook in outlooks.items()},
         own=sum((job.level, job.key, job.agent) == mine for job in waiting),
         agents=len(others | {mine[1:]}),
     )

@@ -61,7 +61,7 @@ class Lines:
 
     def __init__(self, redis: Redis, rules: Rules) -> None:
         self._script = redis.register_script(scripts.text("lines"))
-        self._rules = rules
+        self.rules = rules
         self._looks: dict[str, _Look] = {}
         self._promised: dict[str, int] = {}
         self._had: dict[str, tuple[Service, float]] = {}
@@ -168,7 +168,7 @@ class Lines:
         )
         services = {f[0]: _service(_demand(f[0], worker.rates, f[10], _length(f[11:]))) for f in row["waiting"] or ()}
         queued = row["queued"] if row["queued"] > MOST_LOOKED_AT else 0
-        return Outlook(line, self._rules, running, services, queued)
+        return Outlook(line, self.rules, running, services, queued)
 
     def _service_of(self, whom: str) -> Service:
         return self._had[whom][0] if whom in self._had else Service()

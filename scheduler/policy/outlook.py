@@ -55,8 +55,11 @@ class Outlook:
 
     def free_for(self, level: int) -> bool:
         """Whether the next job that comes, if it is of that level, is started at once."""
-        kept = 0 if level <= MOST_URGENT_LEVEL else self._kept
-        return len(self._running) + self.queued < self.line.slots - kept
+        return len(self._running) + self.queued < self.slots_for(level)
+
+    def slots_for(self, level: int) -> int:
+        """The slots that a job of that level may have."""
+        return self.line.slots - (0 if level <= MOST_URGENT_LEVEL else self._kept)
 
     @cached_property
     def steps(self) -> tuple[Step, ...]:

@@ -82,6 +82,9 @@ def worker_info(name: str, incarnation: str, state: WorkerState = WorkerState.RE
     return WorkerInfo(name=name, incarnation=incarnation, state=state, model="m", slots=infos)
 
 
+RULES = Rules()
+
+
 @dataclass
 class Worker:
     """A worker's side of the store: its claims and its pen."""
@@ -177,8 +180,8 @@ def to(worker: str) -> Candidate:
     return Candidate(worker, 2)
 
 
-def forecast_of(store: Store, queue_limit: int = 64) -> Forecast:
-    return Forecast(Lines(store.redis, Rules()), Promises(store.redis, queue_limit))
+def forecast_of(store: Store, queue_limit: int = 64, rules: Rules = RULES) -> Forecast:
+    return Forecast(Lines(store.redis, rules), Promises(store.redis, queue_limit))
 
 
 def sent_twice(script: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:

@@ -17,9 +17,10 @@ from scheduler.dispatch import Dispatcher
 from scheduler.follow import Follower
 from scheduler.forecast import MOST_SHOWN, Forecast
 from scheduler.membership import Membership
+from scheduler.policy.claiming import Rules
 from scheduler.queue import Tickets
 from tests.doubles.broker import Broker
-from tests.integration.scheduler.store import API, Store, Worker, forecast_of, packed, spec
+from tests.integration.scheduler.store import API, Store, Worker, candidates, forecast_of, packed, spec
 
 pytestmark = pytest.mark.integration
 
@@ -110,6 +111,19 @@ async def test_a_free_slot_elsewhere_means_that_nobody_is_refused(store: Store) 
         await house.look()
         async with house.dispatcher.submit(asking("a")) as placed:
             assert (placed.worker, placed.eta_ms) == ("w2", 0)
+
+
+async def test_a_slot_that_is_kept_for_urgent_levels_is_free_for_these_alone(store: Store) -> None:
+    worker = store.worker()
+    async with housed(store) as house, house.dispatcher.submit(spec(wait_limit_ms=600_000)):
+        assert worker.claims.claim(slots=2)
+        store.raw.set(keys.urgent("w1"), 1, px=600_000)
+        await house.look()
+        forecast = forecast_of(store, rules=Rules(urgent_share=0.5))
+        asks = asking("a"), asking("b").model_copy(update={"level": 0})
+        with pytest.raises(QueueFull):
+            await forecast.let_in(asks[0], house.dispatcher.view, candidates("w1"), 1)
+        await forecast.let_in(asks[1], house.dispatcher.view, candidates("w1"), 1)
 
 
 async def test_a_job_that_has_ended_holds_no_place_though_the_snapshot_is_old(store: Store) -> None:
