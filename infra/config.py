@@ -75,15 +75,17 @@ class Settings(BaseModel):
         1.0, ge=0, allow_inf_nan=False, description="a conversation leaves its home only to be answered so much sooner"
     )
     ageing_s: Seconds = Field(
-        20, description="an agent kept waiting so long rises by one level, and again after as long"
+        20, description="a request that waited so long rises by one level, and again after as long"
     )
     urgent_share: float = Field(
         0.25, ge=0, lt=1, description="share of a worker's slots kept for levels 0 to 2 while such requests come"
     )
     return_hold_s: float = Field(
-        5, ge=0, le=60, description="longest time a slot is kept from an agent over its share for one in a tool call"
+        5, ge=0, le=60, description="longest time a slot is kept for an agent in a tool call; 0: none is"
     )
-    fair_half_life_s: Seconds = Field(180, description="after this long the service an agent had counts half")
+    fair_half_life_s: Annotated[float, Field(gt=0, le=86_400)] = Field(
+        180, description="after this long the service an agent had counts half"
+    )
     agent_weights: dict[str, Weight] = Field(
         {}, description="shares of agents inside a level, as name=2,name=0.5; 1 for all others"
     )
