@@ -44,7 +44,7 @@ class Speeds:
     def save_s(self, tokens: int) -> float:
         return tokens * self.bytes_per_token / self.save_bytes_per_s
 
-    def restore_s(self, size_bytes: int) -> float:
+    def restore_s(self, size_bytes: float) -> float:
         return size_bytes / self.restore_bytes_per_s
 
 
@@ -92,7 +92,7 @@ def worth_a_base(tokens: int, speeds: Speeds) -> bool:
     """Whether a base of so many tokens is prefilled alone and saved before the first answer that needs it: everyone
     after it restores it. Its save must be short beside the prefill that it stands for."""
     saved_s = BASE_SHARE * speeds.prefill_s(tokens)
-    restore_s = speeds.restore_s(speeds.size_bytes(tokens))
+    restore_s = speeds.restore_s(tokens * speeds.bytes_per_token)  # not of whole bytes: twice the base, twice the time
     return tokens >= LEAST_TOKENS and saved_s > speeds.save_s(tokens) and saved_s > restore_s
 
 

@@ -165,8 +165,9 @@ def test_a_save_that_would_stop_many_answers_waits() -> None:
 # --- bases ----------------------------------------------------------------------------------------------------------
 
 
-@given(tokens, tokens, all_speeds)
-def test_if_a_base_is_worth_it_a_longer_one_is(base: int, more: int, speeds: Speeds) -> None:
+@example(257, Speeds(1.0, 1e9, 257.0, 0.5))
+@given(tokens, all_speeds)
+def test_if_a_base_is_worth_it_a_longer_one_is(base: int, speeds: Speeds) -> None:
     if worth_a_base(base, speeds):
         assert worth_a_base(base * 2, speeds)
 
