@@ -28,6 +28,8 @@ from tests.doubles.services import wait_for
 
 pytestmark = pytest.mark.acceptance
 
+BURSTS = 4
+
 IMPATIENT = {"early_commit_s": 0.2, "ping_interval_s": 1, "heartbeat_interval_s": 2}
 AGENT = {"x-agent-id": "patient"}
 
@@ -318,13 +320,25 @@ def test_an_api_stopped_beyond_its_limit_says_so_in_each_answer_and_takes_its_jo
 def test_a_hundred_streams_opened_and_dropped_leave_nothing(start_cluster: StartCluster) -> None:
     cluster = start_cluster(workers=2, slots=4)
     api, workers = psutil.Process(cluster.apis[0].pid), [psutil.Process(w.pid) for w in cluster.workers.values()]
-    drop_streams(cluster, 100)  # pools of connections and threads have their full size now
-    before = resources(api, *workers)
     drop_streams(cluster, 100)
-    wait_for(
-        lambda: not above(resources(api, *workers), before), f"connections and threads back to {before}", timeout_s=30
-    )
+    kept = resources(api, *workers)
+    for _ in range(BURSTS):  # a pool keeps what its busiest moment needed, and a later burst may have a busier one
+        drop_streams(cluster, 100)
+        if came_back_to(kept, api, *workers):
+            break
+        kept = resources(api, *workers)
+    else:
+        raise AssertionError(f"connections and threads grow with each burst, to {kept}")
     assert cluster.messages("say 3 words").status_code == 200
+
+
+def came_back_to(kept: list[int], *processes: psutil.Process) -> bool:
+    """Whether connections and threads are no more than `kept`, once those of the last burst have been closed."""
+    try:
+        wait_for(lambda: not above(resources(*processes), kept), "connections and threads to be given back", 15)
+    except AssertionError:
+        return False
+    return True
 
 
 def drop_streams(cluster: Cluster, count: int) -> None:
