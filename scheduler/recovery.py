@@ -132,20 +132,29 @@ class Recovery:
     async def _look_after(self, name: str, info: WorkerInfo | None, books: Books, moves: Moves) -> None:
         if info is None and self.contact.unbroken_s < self._lease_s:
             return
-        await self._bury_running(name, info, books)
+        waits_again = await self._end_lost(name, info, books)
         if self._cannot_serve(name, info):
-            if books.waiting:
+            if books.waiting or waits_again:
                 await moves.empty(name)
+        elif info is not None and info.state is not WorkerState.READY and books.waiting:
+            await moves.empty(name, begun_only=True)
         elif info is not None and info.state is WorkerState.READY:
             await self._replace_tickets(name, books)
         if info is None and not books.waiting and not books.running:
             await self._forget_worker(name)
 
-    async def _bury_running(self, name: str, info: WorkerInfo | None, books: Books) -> None:
+    async def _end_lost(self, name: str, info: WorkerInfo | None, books: Books) -> bool:
+        """Give each job that a dead incarnation ran another attempt, after the last one an end; True when any waits."""
+        waits_again = False
         for job_id, incarnation in books.running.items():
-            dead = info is None or info.incarnation != incarnation
-            if dead and await self._jobs.bury(job_id, name, incarnation, DIED):
+            if info is not None and info.incarnation == incarnation:
+                continue
+            if await self._jobs.requeue(job_id, name, incarnation):
+                waits_again = True
+                log.warning("job_tried_again", job=job_id, worker=name)
+            elif await self._jobs.bury(job_id, name, incarnation, DIED):
                 log.warning("job_lost_with_worker", job=job_id, worker=name)
+        return waits_again
 
     def _cannot_serve(self, name: str, info: WorkerInfo | None) -> bool:
         if info is None or info.state in (WorkerState.DRAINING, WorkerState.READY):

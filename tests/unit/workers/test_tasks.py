@@ -21,11 +21,13 @@ from scheduler.contract import (
     Started,
     StopReason,
     TextDelta,
+    ToolCall,
     decode_deltas,
 )
 from scheduler.packing import pack
 from scheduler.policy.line import Cached, Rules
 from scheduler.stream import Append, Flusher
+from workers.attempts import Attempts
 from workers.caches import Caches
 from workers.llama.client import End, Prompt
 from workers.meter import Meter, WriteBudget
@@ -67,6 +69,16 @@ class Lines:
         self.asked: list[tuple[int, int]] = []
         self.settled: list[tuple[str, float, int | None, bool]] = []
         self.broken = False
+        self.attempts_left = 0
+        self.said: list[Delta] = []
+        self.tickets: list[str] = []
+
+    def past(self, _: ClaimedJob) -> list[Delta]:
+        return self.said
+
+    def give_up(self, _: ClaimedJob) -> bool:
+        self.attempts_left -= 1
+        return self.attempts_left >= 0
 
     def claim(self, slots: int, tickets: int, cached: Sequence[Cached], token_ms: float) -> ClaimedJob | None:
         self.claims += 1
@@ -80,6 +92,10 @@ class Lines:
         if self.broken:
             raise BrokerDown("away", retry_after_s=5)
         self.settled.append((job.id, used_ms, output_tokens, in_tool_call))
+
+
+def chances(lines: Lines) -> Attempts:
+    return Attempts(cast(Claims, lines), lambda job: lines.tickets.append(job.id))
 
 
 class Pen(Append):
@@ -130,7 +146,9 @@ class Engine:
 def run(engine: Engine, lines: Lines | None = None, pen: Pen | None = None) -> Pen:
     pen = pen or Pen()
     with Flusher(1) as flusher:
-        work = Work(cast(Claims, lines or Lines(BODY)), pen, flusher, Running(), cast(Serving, cast(Any, engine)))
+        lines = lines or Lines(BODY)
+        serving = cast(Serving, cast(Any, engine))
+        work = Work(cast(Claims, lines), pen, flusher, Running(), serving, chances(lines))
         work.generate("ticket", "me", 5)
     assert not any(slot.busy for slot in engine.caches.table.snapshot())
     return pen
@@ -264,7 +282,9 @@ def test_a_ticket_counts_as_work_from_before_its_claim() -> None:
             return super().claim(slots, tickets, cached, token_ms)
 
     with Flusher(1) as flusher:
-        work = Work(cast(Claims, Watching()), Pen(), flusher, running, cast(Serving, cast(Any, Engine())))
+        lines = Watching()
+        serving = cast(Serving, cast(Any, Engine()))
+        work = Work(cast(Claims, lines), Pen(), flusher, running, serving, chances(lines))
         work.generate("ticket", "me", 5)
     assert seen == [False]
     assert running.wait_idle(0)
@@ -276,7 +296,8 @@ def test_a_ticket_counts_as_work_from_before_its_claim() -> None:
 def work(engine: Engine, lines: Lines, running: Running | None = None) -> Pen:
     pen = Pen()
     with Flusher(1) as flusher:
-        made = Work(cast(Claims, lines), pen, flusher, running or Running(), cast(Serving, cast(Any, engine)))
+        serving = cast(Serving, cast(Any, engine))
+        made = Work(cast(Claims, lines), pen, flusher, running or Running(), serving, chances(lines))
         made.generate("ticket", "me", 5)
     return pen
 
@@ -356,3 +377,31 @@ def test_a_broker_that_is_away_at_the_settling_costs_no_answer() -> None:
     lines = Lines(BODY)
     lines.broken = True
     assert run(Engine(prompt(), END), lines).finals == ["done"]
+
+
+# --- another attempt --------------------------------------------------------------------------------------------------
+
+
+def test_an_answer_lost_with_its_engine_waits_for_another_attempt_and_the_client_hears_nothing() -> None:
+    lines = Lines(BODY)
+    lines.attempts_left = 1
+    pen = work(Engine(prompt(), TextDelta("half"), EngineLost("gone")), lines)
+    assert pen.finals == []
+    assert not any(isinstance(delta, Failed) for delta in pen.written)
+    assert lines.tickets == ["job-0"]
+
+
+def test_after_the_last_attempt_the_client_is_told() -> None:
+    lines = Lines(BODY)
+    pen = work(Engine(EngineLost("gone")), lines)
+    assert (pen.finals, lines.tickets) == (["failed"], [])
+
+
+def test_a_call_that_was_told_is_not_made_again() -> None:
+    lines = Lines(BODY)
+    lines.said = [Started("w0", 1, 1, 0, 10, 4), TextDelta("I look."), ToolCall("t1", "Bash", "{}")]
+    pen = work(Engine(EngineLost("must not be asked")), lines)
+    (last,) = pen.written
+    assert isinstance(last, Finished)
+    assert (last.stop_reason, last.prompt_tokens, last.cached_tokens) == (StopReason.TOOL_USE, 10, 4)
+    assert last.output_tokens > 0

@@ -1,0 +1,76 @@
+"""Going on with an answer that was lost with its engine or worker.
+
+Owns: what an attempt after the first one asks of the engine, and what of its deltas the client has not seen.
+Never: decides that there is another attempt (`attempts`), or the rules of going on (`scheduler.policy.resuming`).
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import structlog
+
+from scheduler.claims import Claims
+from scheduler.contract import ClaimedJob, Delta, Finished, GenerationRequest, Started, StopReason
+from scheduler.policy.resuming import Said, Seam, given, goes_on, said
+from workers.serving import Serving
+
+log = structlog.get_logger(__name__)
+CHARACTERS_PER_TOKEN = 4.0
+
+
+@dataclass(slots=True)
+class Resumed:
+    """A request as this attempt asks it. `said_tokens` of its prompt are the answer's own beginning."""
+
+    request: GenerationRequest
+    past: Said
+    said_tokens: int
+    seam: Seam
+
+    def outward(self, delta: Delta) -> Delta | None:
+        """The delta as the client is to see it, in one answer with all that came before; None: not at all."""
+        match delta:
+            case Started():
+                prompt_tokens = delta.prompt_tokens - self.said_tokens
+                return replace(
+                    delta, prompt_tokens=prompt_tokens, cached_tokens=min(delta.cached_tokens, prompt_tokens)
+                )
+            case Finished():
+                prompt_tokens = delta.prompt_tokens - self.said_tokens
+                return replace(
+                    delta,
+                    prompt_tokens=prompt_tokens,
+                    cached_tokens=min(delta.cached_tokens, prompt_tokens),
+                    output_tokens=delta.output_tokens + self.said_tokens,
+                )
+        return self.seam.new(delta)
+
+
+def resume(claims: Claims, serving: Serving, job: ClaimedJob, request: GenerationRequest) -> Resumed | Finished:
+    """The request to ask, or the end, when what stands is a whole answer. Raises BrokerDown and EngineError."""
+    past = said(claims.past(job))
+    if past.started is None or past.nothing:
+        return Resumed(request, past, 0, Seam())
+    log.info("answer_goes_on", job=job.id, attempt=job.attempt, characters=past.characters, calls=len(past.calls))
+    if past.calls:
+        return _end(serving, past.started, StopReason.TOOL_USE, math.ceil(past.characters / CHARACTERS_PER_TOKEN))
+    said_tokens = 0
+    if goes_on(past):
+        said_tokens = max(0, serving.count(given(request, past, 0)) - past.started.prompt_tokens)
+    if said_tokens >= request.max_tokens:
+        return _end(serving, past.started, StopReason.MAX_TOKENS, request.max_tokens)
+    return Resumed(given(request, past, said_tokens), past, said_tokens, Seam.after(past))
+
+
+def _end(serving: Serving, started: Started, reason: StopReason, output_tokens: int) -> Finished:
+    return Finished(
+        stop_reason=reason,
+        stop_sequence=None,
+        prompt_tokens=started.prompt_tokens,
+        cached_tokens=started.cached_tokens,
+        output_tokens=output_tokens,
+        prefill_ms=0,
+        decode_ms=0,
+        model_hash=serving.model_hash,
+        engine_bytes=serving.engine_bytes(),
+    )
