@@ -16,6 +16,7 @@ from workers.serving import Serving
 
 log = structlog.get_logger(__name__)
 CHARACTERS_PER_TOKEN = 4.0
+SHORTEST = "a"
 
 
 @dataclass(slots=True)
@@ -29,20 +30,12 @@ class Resumed:
 
     def outward(self, delta: Delta) -> Delta | None:
         """The delta as the client is to see it, in one answer with all that came before; None: not at all."""
-        match delta:
-            case Started():
-                prompt_tokens = delta.prompt_tokens - self.said_tokens
-                return replace(
-                    delta, prompt_tokens=prompt_tokens, cached_tokens=min(delta.cached_tokens, prompt_tokens)
-                )
-            case Finished():
-                prompt_tokens = delta.prompt_tokens - self.said_tokens
-                return replace(
-                    delta,
-                    prompt_tokens=prompt_tokens,
-                    cached_tokens=min(delta.cached_tokens, prompt_tokens),
-                    output_tokens=delta.output_tokens + self.said_tokens,
-                )
+        if isinstance(delta, Started | Finished) and self.said_tokens and self.past.started is not None:
+            # Not what the engine says: its prompt holds the beginning, and what the template writes around it.
+            prompt_tokens = self.past.started.prompt_tokens
+            delta = replace(delta, prompt_tokens=prompt_tokens, cached_tokens=min(delta.cached_tokens, prompt_tokens))
+        if isinstance(delta, Finished):
+            return replace(delta, output_tokens=delta.output_tokens + self.said_tokens)
         return self.seam.new(delta)
 
 
@@ -56,10 +49,16 @@ def resume(claims: Claims, serving: Serving, job: ClaimedJob, request: Generatio
         return _end(serving, past.started, StopReason.TOOL_USE, math.ceil(past.characters / CHARACTERS_PER_TOKEN))
     said_tokens = 0
     if goes_on(past):
-        said_tokens = max(0, serving.count(given(request, past, 0)) - past.started.prompt_tokens)
+        said_tokens = _said_tokens(serving, request, past)
     if said_tokens >= request.max_tokens:
         return _end(serving, past.started, StopReason.MAX_TOKENS, request.max_tokens)
     return Resumed(given(request, past, said_tokens), past, said_tokens, Seam.after(past))
+
+
+def _said_tokens(serving: Serving, request: GenerationRequest, past: Said) -> int:
+    """Beside a beginning of one token, because a count takes the beginning for a finished message."""
+    shortest = replace(past, text=SHORTEST)
+    return 1 + max(0, serving.count(given(request, past, 0)) - serving.count(given(request, shortest, 0)))
 
 
 def _end(serving: Serving, started: Started, reason: StopReason, output_tokens: int) -> Finished:
