@@ -13,7 +13,7 @@ LIVES_ON_MS = 60_000  # a record, after its wait limit
 
 
 def requeue_keys(job_id: str, worker: str) -> list[str]:
-    return [keys.job(job_id), keys.line(worker), keys.running(worker), keys.lease(worker)]
+    return [keys.job(job_id), keys.line(worker), keys.running(worker), keys.lease(worker), keys.stream(job_id)]
 
 
 def requeue_arguments(job_id: str, incarnation: str, *, alive: bool) -> list[str | int]:

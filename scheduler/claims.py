@@ -141,7 +141,7 @@ class Claims:
         """Renew lease and running jobs. Returns job -> state of each, or None if another process has our name.
 
         A job claimed here that is not among `running` for UNHELD_S goes back into the line when nothing was written
-        of it: the answer to its claim was lost on the way. One that was begun is left to `recovery`, which ends it.
+        of it: the answer to its claim was lost on the way. One that was begun is left to `recovery`.
         """
         names = [keys.lease(self._worker), keys.WORKERS, keys.running(self._worker)]
         for job_id in running:

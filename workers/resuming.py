@@ -12,6 +12,7 @@ import structlog
 from scheduler.claims import Claims
 from scheduler.contract import ClaimedJob, Delta, Finished, GenerationRequest, Started, StopReason
 from scheduler.policy.resuming import Said, Seam, given, goes_on, said
+from workers.llama.client import Prompt
 from workers.serving import Serving
 
 log = structlog.get_logger(__name__)
@@ -38,6 +39,17 @@ class Resumed:
             return replace(delta, output_tokens=delta.output_tokens + self.said_tokens)
         return self.seam.new(delta)
 
+    def without_beginning(self, prompt: Prompt) -> Prompt:
+        """What of the engine's prompt the client sent: the next turn begins with it."""
+        total_tokens = max(0, prompt.total_tokens - self.said_tokens)
+        return Prompt(total_tokens, min(prompt.cached_tokens, total_tokens))
+
+    def at_window_end(self, serving: Serving) -> Finished | None:
+        """The end of an answer whose own beginning fills the window; None when there is no such beginning."""
+        if not self.said_tokens or self.past.started is None:
+            return None
+        return _end(serving, self.past.started, StopReason.WINDOW, self.said_tokens)
+
 
 def resume(claims: Claims, serving: Serving, job: ClaimedJob, request: GenerationRequest) -> Resumed | Finished:
     """The request to ask, or the end, when what stands is a whole answer. Raises BrokerDown and EngineError."""
@@ -52,6 +64,8 @@ def resume(claims: Claims, serving: Serving, job: ClaimedJob, request: Generatio
         said_tokens = _said_tokens(serving, request, past)
     if said_tokens >= request.max_tokens:
         return _end(serving, past.started, StopReason.MAX_TOKENS, request.max_tokens)
+    if said_tokens and past.started.prompt_tokens + said_tokens >= serving.context_tokens:
+        return _end(serving, past.started, StopReason.WINDOW, said_tokens)
     return Resumed(given(request, past, said_tokens), past, said_tokens, Seam.after(past))
 
 

@@ -104,12 +104,14 @@ class Work:
     def _generated(self, job: ClaimedJob, answer: Writer, used: Used) -> Finished:
         """Everything but the end, which is returned."""
         serving, caches = self._serving, self._ready_caches()
-        resumed = resume(self._claims, serving, job, unpack(job.body))
+        asked = unpack(job.body)
+        resumed = resume(self._claims, serving, job, asked)
         stages.mark("unpacked")
         if isinstance(resumed, Finished):
             return resumed
-        request = resumed.request
-        want = Want(job.conversation, job.agent, job.kind, chain(request), job.level)
+        request, used.said_tokens = resumed.request, resumed.said_tokens
+        # What the next turn will begin with is what was asked.
+        want = Want(job.conversation, job.agent, job.kind, chain(asked), job.level)
         with caches.table.hold(want, partial(caches.patience_s, want)) as slot:
             found = prepare(caches, serving, self._running, job, request, slot, want)
             turn = _Turn(job, resumed, slot, want, caches, found, used)
@@ -140,6 +142,8 @@ class Work:
                 elif delta is not None:
                     answer.write(delta)
         except PromptTooLong as error:  # whoever refused it, the client is told the same maximum
+            if (full := turn.resumed.at_window_end(self._serving)) is not None:
+                return full
             raise PromptTooLong(error.prompt_tokens, self._limit_tokens(turn)) from None
         return last
 
@@ -148,7 +152,8 @@ class Work:
         if isinstance(event, Prompt):
             stages.mark("prompt")
             turn.used.prompt(event.total_tokens - turn.found.cached_tokens(event.cached_tokens))
-            turn.caches.prompt(turn.slot, turn.want, event)  # the engine has begun with it, even if it is refused now
+            # The engine has begun with it, even if it is refused now.
+            turn.caches.prompt(turn.slot, turn.want, turn.resumed.without_beginning(event))
             self._check_fits(turn, event)
             return self._started(turn, event)
         if isinstance(event, End):
@@ -170,6 +175,8 @@ class Work:
         limit = self._limit_tokens(turn)
         if prompt.total_tokens > limit:
             raise PromptTooLong(prompt.total_tokens, limit)
+        if turn.resumed.said_tokens:
+            return  # it was found to leave room when it began; what is left of it is the answer's
         if context_tokens - prompt.total_tokens < min(LEAST_OUTPUT_TOKENS, max_tokens):
             raise NoRoomForOutput(prompt.total_tokens, max_tokens, context_tokens)
 
