@@ -99,7 +99,7 @@ class Writer:
             self._unsent.clear()
 
     def flush_due(self) -> None:
-        """Called by the flusher: send what waits. What goes wrong is raised by the next `write`."""
+        """Send what waits, at once; the flusher's call. What goes wrong is raised by the next `write`."""
         with self._lock:
             try:
                 self._send_unsent()

@@ -36,6 +36,7 @@ class Attempts:
         try:
             yield
         except (EngineLost, WorkerLost) as error:
+            answer.flush_due()  # what is told need not be made again
             if not self._waits_again(job):
                 raise
             answer.leave()

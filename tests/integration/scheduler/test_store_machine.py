@@ -69,7 +69,6 @@ class Model:
         return self.claimed is not None and self.state == "running" and self.claimed.attempt < MOST_ATTEMPTS
 
 
-
 class StoreMachine(RuleBasedStateMachine):
     """Rules are what APIs, workers and recovery do; the model is plain Python."""
 
