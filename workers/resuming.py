@@ -51,21 +51,31 @@ class Resumed:
         return _end(serving, self.past.started, StopReason.WINDOW, self.said_tokens)
 
 
-def resume(claims: Claims, serving: Serving, job: ClaimedJob, request: GenerationRequest) -> Resumed | Finished:
+@dataclass(frozen=True, slots=True)
+class Over:
+    """Of the answer only the end is missing. `started` is of the attempt that made it, with this one's number."""
+
+    started: Started
+    end: Finished
+
+
+def resume(claims: Claims, serving: Serving, job: ClaimedJob, request: GenerationRequest) -> Resumed | Over:
     """The request to ask, or the end, when what stands is a whole answer. Raises BrokerDown and EngineError."""
     past = said(claims.past(job))
     if past.started is None or past.nothing:
         return Resumed(request, past, 0, Seam())
     log.info("answer_goes_on", job=job.id, attempt=job.attempt, characters=past.characters, calls=len(past.calls))
+    started = replace(past.started, attempt=job.attempt)
     if past.calls:
-        return _end(serving, past.started, StopReason.TOOL_USE, math.ceil(past.characters / CHARACTERS_PER_TOKEN))
+        said_tokens = math.ceil(past.characters / CHARACTERS_PER_TOKEN)
+        return Over(started, _end(serving, started, StopReason.TOOL_USE, said_tokens))
     said_tokens = 0
     if goes_on(past):
         said_tokens = _said_tokens(serving, request, past)
     if said_tokens >= request.max_tokens:
-        return _end(serving, past.started, StopReason.MAX_TOKENS, request.max_tokens)
-    if said_tokens and past.started.prompt_tokens + said_tokens >= serving.context_tokens:
-        return _end(serving, past.started, StopReason.WINDOW, said_tokens)
+        return Over(started, _end(serving, started, StopReason.MAX_TOKENS, request.max_tokens))
+    if said_tokens and started.prompt_tokens + said_tokens >= serving.context_tokens:
+        return Over(started, _end(serving, started, StopReason.WINDOW, said_tokens))
     return Resumed(given(request, past, said_tokens), past, said_tokens, Seam.after(past))
 
 

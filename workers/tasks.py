@@ -23,7 +23,7 @@ from workers.bases import Found, prepare
 from workers.caches import Caches
 from workers.keeping import worth_keeping
 from workers.llama.client import End, Event, Generation, Prompt
-from workers.resuming import Resumed, resume
+from workers.resuming import Over, Resumed, resume
 from workers.running import Running
 from workers.serving import Serving
 from workers.settling import Used, settled
@@ -107,8 +107,9 @@ class Work:
         asked = unpack(job.body)
         resumed = resume(self._claims, serving, job, asked)
         stages.mark("unpacked")
-        if isinstance(resumed, Finished):
-            return resumed
+        if isinstance(resumed, Over):
+            answer.write(resumed.started)
+            return resumed.end
         request, used.said_tokens = resumed.request, resumed.said_tokens
         # What the next turn will begin with is what was asked.
         want = Want(job.conversation, job.agent, job.kind, chain(asked), job.level)

@@ -17,9 +17,11 @@ from scheduler.contract import (
     Finished,
     GenerationRequest,
     Kind,
+    Message,
     Rates,
     Started,
     StopReason,
+    TextBlock,
     TextDelta,
     ToolCall,
     decode_deltas,
@@ -116,7 +118,9 @@ class Engine:
     name = "w1"
     context_tokens, prompt_limit_tokens, model_hash = CONTEXT, LIMIT, "hash"
 
-    def __init__(self, *events: object, usable: int = 1) -> None:
+    def __init__(self, *events: object, usable: int = 1, asked: int | None = None) -> None:
+        """`asked`: after a beginning of this answer the engine is asked for so many tokens."""
+        self.asked = asked
         self.caches = Caches(SlotTable(1), cast(Any, None), None, Meter(), WriteBudget(1), "no store here")
         self.events = events
         self.usable = usable
@@ -128,12 +132,16 @@ class Engine:
     def engine_bytes(self) -> int:
         return 5
 
+    def count(self, request: GenerationRequest) -> int:
+        blocks = [block for message in request.messages for block in message.content]
+        return sum(len(block.text) for block in blocks if isinstance(block, TextBlock))
+
     def doubt(self) -> None:
         self.doubts += 1
 
     @contextmanager
     def generation(self, request: GenerationRequest, slot: int) -> Iterator[Iterator[object]]:
-        assert (request, slot) == (REQUEST, 0)
+        assert (request if self.asked is None else request.max_tokens, slot) == (self.asked or REQUEST, 0)
         yield self._said()
 
     def _said(self) -> Iterator[object]:
@@ -401,7 +409,50 @@ def test_a_call_that_was_told_is_not_made_again() -> None:
     lines = Lines(BODY)
     lines.said = [Started("w0", 1, 1, 0, 10, 4), TextDelta("I look."), ToolCall("t1", "Bash", "{}")]
     pen = work(Engine(EngineLost("must not be asked")), lines)
-    (last,) = pen.written
+    again, last = pen.written
+    assert again == Started("w0", 1, 1, 0, 10, 4)
     assert isinstance(last, Finished)
     assert (last.stop_reason, last.prompt_tokens, last.cached_tokens) == (StopReason.TOOL_USE, 10, 4)
     assert last.output_tokens > 0
+
+
+HALF: list[Delta] = [Started("w0", 1, 1, 0, 10, 4), TextDelta("a" * 30)]
+
+
+def went_on(*events: object) -> tuple[Pen, Lines, Engine]:
+    """The attempt after one that has told 30 tokens of 100."""
+    message = Message(role="user", content=(TextBlock(text="go on"),))
+    body = pack(REQUEST.model_copy(update={"messages": (message,)})).body
+    lines, engine = Lines(body), Engine(*events, asked=70)
+    lines.said = list(HALF)
+    return work(engine, lines), lines, engine
+
+
+def test_an_answer_goes_on_after_what_was_told() -> None:
+    pen, *_ = went_on(prompt(43), TextDelta("b"), END)
+    assert [delta for delta in pen.written if isinstance(delta, TextDelta)] == [TextDelta("b")]
+    last = pen.written[-1]
+    assert isinstance(last, Finished)
+    assert (last.prompt_tokens, last.output_tokens) == (10, 32)
+
+
+def test_how_long_an_answer_is_is_learnt_of_all_of_it_and_charged_for_what_this_attempt_made() -> None:
+    _, lines, engine = went_on(prompt(43), TextDelta("b"), END)
+    ((_, used_ms, learnt, _),) = lines.settled
+    assert learnt == 30 + END.output_tokens
+    rates = engine.caches.meter.rates
+    new_tokens = 43 - 4
+    used_s = new_tokens / rates.prefill_tokens_per_s + END.output_tokens / rates.decode_tokens_per_s
+    assert used_ms == pytest.approx(1000 * used_s)
+
+
+def test_an_answer_that_goes_on_near_the_windows_end_is_not_refused_for_its_own_length() -> None:
+    pen, *_ = went_on(prompt(CONTEXT - 2), TextDelta("b"), END)
+    assert pen.finals == ["done"]
+
+
+def test_an_answer_whose_beginning_fills_the_window_ends_with_it() -> None:
+    pen, *_ = went_on(prompt(CONTEXT + 1), END)
+    last = pen.written[-1]
+    assert isinstance(last, Finished)
+    assert (last.stop_reason, last.output_tokens) == (StopReason.WINDOW, 30)

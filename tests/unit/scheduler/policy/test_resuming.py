@@ -1,6 +1,7 @@
 """An answer that another attempt goes on with is told once and whole, wherever it was cut."""
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 import pytest
 from hypothesis import given as for_any
@@ -39,7 +40,7 @@ def asked(*messages: Message) -> GenerationRequest:
 
 def pieces(text: str, cuts: Iterable[int]) -> list[str]:
     places = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
-    return [text[start:end] for start, end in zip(places, places[1:], strict=False)]
+    return [text[start:end] for start, end in pairwise(places)]
 
 
 def beginning(request: GenerationRequest) -> str:
@@ -82,8 +83,9 @@ def test_thoughts_that_are_thought_again_have_no_seam(thoughts: str, text: str, 
     past = said([started(), ThinkingDelta(thoughts[:cut])])
     assert not goes_on(past)
     assert given(asked(), past, 0) == asked()
-    again = [*map(ThinkingDelta, pieces(thoughts, cuts)), *map(TextDelta, pieces(text, cuts))]
-    whole = said([*([ThinkingDelta(past.thinking)]), *told(Seam.after(past), again)])
+    again: list[Delta] = [ThinkingDelta(piece) for piece in pieces(thoughts, cuts)]
+    again += [TextDelta(piece) for piece in pieces(text, cuts)]
+    whole = said([ThinkingDelta(past.thinking), *told(Seam.after(past), again)])
     assert (whole.thinking, whole.text) == (thoughts, text)
 
 

@@ -1,0 +1,138 @@
+"""What an attempt after the first asks of the engine, and what of it the client is told."""
+
+from typing import Any, cast
+
+import pytest
+
+from scheduler.claims import Claims
+from scheduler.contract import (
+    ClaimedJob,
+    Delta,
+    Finished,
+    GenerationRequest,
+    Kind,
+    Message,
+    Started,
+    StopReason,
+    TextBlock,
+    TextDelta,
+    ThinkingDelta,
+    ToolCall,
+)
+from workers.llama.client import Prompt
+from workers.resuming import Over, Resumed, resume
+from workers.serving import Serving
+
+pytestmark = pytest.mark.unit
+
+CONTEXT, PROMPT_TOKENS = 1000, 50
+AROUND = 7  # tokens that the template writes around a message, the same whatever it says
+HELLO = Message(role="user", content=(TextBlock(text="hello"),))
+FIRST = Started("w0", 3, 1, 20, PROMPT_TOKENS, 40)
+
+
+class Engine:
+    """Counts a word as a token."""
+
+    model_hash, context_tokens = "hash", CONTEXT
+
+    def engine_bytes(self) -> int:
+        return 5
+
+    def count(self, request: GenerationRequest) -> int:
+        texts = [block.text for block in request.messages[-1].content if isinstance(block, TextBlock)]
+        return PROMPT_TOKENS + AROUND + len("".join(texts).split())
+
+
+class Past:
+    """A store that holds what was told."""
+
+    def __init__(self, *deltas: Delta) -> None:
+        self.deltas = list(deltas)
+
+    def past(self, _: ClaimedJob) -> list[Delta]:
+        return self.deltas
+
+
+def tried_again(*deltas: Delta, max_tokens: int = 100) -> Resumed | Over:
+    request = GenerationRequest(model="m", messages=(HELLO,), max_tokens=max_tokens)
+    job = ClaimedJob("job", 2, 5, "me", "c", Kind.MAIN, 0, False, b"")
+    return resume(cast(Claims, Past(*deltas)), cast(Serving, cast(Any, Engine())), job, request)
+
+
+def resumed(*deltas: Delta, max_tokens: int = 100) -> Resumed:
+    found = tried_again(*deltas, max_tokens=max_tokens)
+    assert isinstance(found, Resumed)
+    return found
+
+
+def over(*deltas: Delta, max_tokens: int = 100) -> Over:
+    found = tried_again(*deltas, max_tokens=max_tokens)
+    assert isinstance(found, Over)
+    return found
+
+
+def finished(output_tokens: int) -> Finished:
+    return Finished(StopReason.END_TURN, None, 90, 80, output_tokens, 1, 1, "hash", 5)
+
+
+@pytest.mark.parametrize("deltas", [[], [FIRST], [FIRST, ThinkingDelta("hm")]])
+def test_where_no_text_was_told_the_request_is_asked_as_it_came(deltas: list[Delta]) -> None:
+    again = resumed(*deltas)
+    assert again.request.messages == (HELLO,)
+    assert (again.request.max_tokens, again.said_tokens) == (100, 0)
+    assert again.outward(finished(9)) == finished(9)
+
+
+def test_what_was_told_is_the_beginning_and_counts() -> None:
+    again = resumed(FIRST, TextDelta("one two "), TextDelta("three "))
+    assert again.request.messages == (
+        HELLO,
+        Message(role="assistant", content=(TextBlock(text="one two three"),)),
+    )
+    assert (again.said_tokens, again.request.max_tokens) == (3, 97)
+    assert again.outward(TextDelta(" four")) == TextDelta("four")
+
+
+def test_usage_is_that_of_one_answer_to_the_clients_prompt() -> None:
+    again = resumed(FIRST, TextDelta("one two three"))
+    second = Started("w1", 0, 2, 0, PROMPT_TOKENS + 12, PROMPT_TOKENS + 11)
+    assert again.outward(second) == Started("w1", 0, 2, 0, PROMPT_TOKENS, PROMPT_TOKENS)
+    last = again.outward(finished(4))
+    assert isinstance(last, Finished)
+    assert (last.prompt_tokens, last.cached_tokens, last.output_tokens) == (PROMPT_TOKENS, PROMPT_TOKENS, 7)
+
+
+def test_the_slots_books_are_told_of_the_clients_prompt_alone() -> None:
+    again = resumed(FIRST, TextDelta("one two three"))
+    assert again.without_beginning(Prompt(53, 53)) == Prompt(50, 50)
+    assert again.without_beginning(Prompt(53, 20)) == Prompt(50, 20)
+
+
+def test_after_a_finished_call_there_is_only_the_end() -> None:
+    found = over(FIRST, TextDelta("I look."), ToolCall("t1", "Bash", "{}"))
+    assert found.started == Started("w0", 3, 2, 20, PROMPT_TOKENS, 40)
+    assert (found.end.stop_reason, found.end.prompt_tokens, found.end.cached_tokens) == (
+        StopReason.TOOL_USE,
+        PROMPT_TOKENS,
+        40,
+    )
+
+
+def test_an_answer_that_was_told_up_to_its_limit_ends_with_it() -> None:
+    found = over(FIRST, TextDelta("one two three"), max_tokens=3)
+    assert (found.end.stop_reason, found.end.output_tokens) == (StopReason.MAX_TOKENS, 3)
+
+
+def test_an_answer_that_was_told_up_to_the_windows_end_ends_with_it() -> None:
+    told = " ".join(["word"] * (CONTEXT - PROMPT_TOKENS))
+    found = over(FIRST, TextDelta(told), max_tokens=5000)
+    assert (found.end.stop_reason, found.end.output_tokens) == (StopReason.WINDOW, CONTEXT - PROMPT_TOKENS)
+
+
+def test_only_an_answers_own_beginning_may_fill_the_window() -> None:
+    serving = cast(Serving, cast(Any, Engine()))
+    assert resumed(FIRST).at_window_end(serving) is None
+    end = resumed(FIRST, TextDelta("one two")).at_window_end(serving)
+    assert end is not None
+    assert (end.stop_reason, end.output_tokens, end.prompt_tokens) == (StopReason.WINDOW, 2, PROMPT_TOKENS)
