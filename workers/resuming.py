@@ -31,6 +31,8 @@ class Resumed:
 
     def outward(self, delta: Delta) -> Delta | None:
         """The delta as the client is to see it, in one answer with all that came before; None: not at all."""
+        if isinstance(delta, Started) and self.past.started is not None:
+            delta = replace(delta, queue_ms=self.past.started.queue_ms)  # since then it was not only waiting
         if isinstance(delta, Started | Finished) and self.said_tokens and self.past.started is not None:
             # Not what the engine says: its prompt holds the beginning, and what the template writes around it.
             prompt_tokens = self.past.started.prompt_tokens

@@ -98,6 +98,16 @@ async def test_record_and_stream_outlive_its_wait(store: Store, lose: Lose) -> N
         assert store.raw.pttl(name) <= WAITS_AT_LEAST_MS + LIVES_ON_MS
 
 
+async def test_the_heart_of_one_that_was_taken_for_dead_does_not_shorten_that_life(store: Store) -> None:
+    worker = store.worker()
+    job = await begun(store, worker)
+    assert await swept(store, worker, job)
+    before = store.raw.pttl(keys.job(job.id))
+    assert worker.beat(job.id) == {job.id: "queued"}
+    for name in (keys.job(job.id), keys.stream(job.id)):
+        assert store.raw.pttl(name) > before - 30_000
+
+
 async def test_a_job_of_a_living_incarnation_is_not_taken_from_it(store: Store) -> None:
     worker = store.worker()
     job = await begun(store, worker)

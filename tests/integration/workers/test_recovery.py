@@ -234,7 +234,7 @@ def test_a_worker_whose_process_hangs_may_go_on_with_its_own_job_when_it_comes_b
     tmp_path: Path, broker: Broker
 ) -> None:
     """It has not noticed that it was taken for dead: for a moment it makes two attempts at one job."""
-    with Cluster(tmp_path, broker.url, workers=1, slots=2) as cluster, Asking(cluster) as asking:
+    with one_slot(tmp_path, broker) as cluster, Asking(cluster) as asking:
         cut = asking.stream(LONG, "cut")
         assert cut.first_text.wait(30)
         os.kill(cluster.workers["w1"].pid, signal.SIGSTOP)

@@ -96,8 +96,8 @@ def test_what_was_told_is_the_beginning_and_counts() -> None:
 
 def test_usage_is_that_of_one_answer_to_the_clients_prompt() -> None:
     again = resumed(FIRST, TextDelta("one two three"))
-    second = Started("w1", 0, 2, 0, PROMPT_TOKENS + 12, PROMPT_TOKENS + 11)
-    assert again.outward(second) == Started("w1", 0, 2, 0, PROMPT_TOKENS, PROMPT_TOKENS)
+    second = Started("w1", 0, 2, 99_999, PROMPT_TOKENS + 12, PROMPT_TOKENS + 11)
+    assert again.outward(second) == Started("w1", 0, 2, FIRST.queue_ms, PROMPT_TOKENS, PROMPT_TOKENS)
     last = again.outward(finished(4))
     assert isinstance(last, Finished)
     assert (last.prompt_tokens, last.cached_tokens, last.output_tokens) == (PROMPT_TOKENS, PROMPT_TOKENS, 7)
