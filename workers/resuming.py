@@ -82,8 +82,8 @@ def resume(claims: Claims, serving: Serving, job: ClaimedJob, request: Generatio
 
 
 def _said_tokens(serving: Serving, request: GenerationRequest, past: Said) -> int:
-    """Beside a beginning of one token, because a count takes the beginning for a finished message."""
-    shortest = replace(past, text=SHORTEST)
+    """Thoughts and text, beside a beginning of one token: a count takes the beginning for a finished message."""
+    shortest = replace(past, thinking="", text=SHORTEST)
     return 1 + max(0, serving.count(given(request, past, 0)) - serving.count(given(request, shortest, 0)))
 
 

@@ -16,6 +16,7 @@ from scheduler.contract import (
     StopReason,
     TextBlock,
     TextDelta,
+    ThinkingBlock,
     ThinkingDelta,
     ToolCall,
 )
@@ -40,8 +41,10 @@ class Engine:
         return 5
 
     def count(self, request: GenerationRequest) -> int:
-        texts = [block.text for block in request.messages[-1].content if isinstance(block, TextBlock)]
-        return PROMPT_TOKENS + AROUND + len("".join(texts).split())
+        content = request.messages[-1].content
+        texts = [block.text for block in content if isinstance(block, TextBlock)]
+        thoughts = [block.thinking for block in content if isinstance(block, ThinkingBlock)]
+        return PROMPT_TOKENS + AROUND + len("".join(texts).split()) + len("".join(thoughts).split())
 
 
 class Past:
@@ -92,6 +95,11 @@ def test_what_was_told_is_the_beginning_and_counts() -> None:
     )
     assert (again.said_tokens, again.request.max_tokens) == (3, 97)
     assert again.outward(TextDelta(" four")) == TextDelta("four")
+
+
+def test_thoughts_before_the_text_count_too() -> None:
+    again = resumed(FIRST, ThinkingDelta("well well well"), TextDelta("one two"))
+    assert (again.said_tokens, again.request.max_tokens) == (5, 95)
 
 
 def test_usage_is_that_of_one_answer_to_the_clients_prompt() -> None:
