@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
+from infra.errors import EngineRefused
 from scheduler.claims import Claims
 from scheduler.contract import ClaimedJob, Delta, Finished, GenerationRequest, Started, StopReason
 from scheduler.policy.resuming import Said, Seam, given, goes_on, said
@@ -78,13 +79,26 @@ def resume(claims: Claims, serving: Serving, job: ClaimedJob, request: Generatio
         return Over(started, _end(serving, started, StopReason.MAX_TOKENS, request.max_tokens))
     if said_tokens and started.prompt_tokens + said_tokens >= serving.context_tokens:
         return Over(started, _end(serving, started, StopReason.WINDOW, said_tokens))
-    return Resumed(given(request, past, said_tokens), past, said_tokens, Seam.after(past))
+    blanks = goes_on(past) and _keeps_blanks(serving, request, past)
+    again = given(request, past, said_tokens, blanks=blanks)
+    return Resumed(again, past, said_tokens, Seam.after(past, blanks=blanks))
+
+
+def _keeps_blanks(serving: Serving, request: GenerationRequest, past: Said) -> bool:
+    """Whether the engine leaves the blanks at the end of a beginning where they are: not every template does."""
+    if past.text == past.text.rstrip():
+        return True
+    try:
+        return serving.ends_with(given(request, past, 0, blanks=True), past.text)
+    except EngineRefused:
+        return False
 
 
 def _said_tokens(serving: Serving, request: GenerationRequest, past: Said) -> int:
     """Thoughts and text, beside a beginning of one token: a count takes the beginning for a finished message."""
     shortest = replace(past, thinking="", text=SHORTEST)
-    return 1 + max(0, serving.count(given(request, past, 0)) - serving.count(given(request, shortest, 0)))
+    long, short = (serving.count(given(request, one, 0, blanks=True)) for one in (past, shortest))
+    return 1 + max(0, long - short)
 
 
 def _end(serving: Serving, started: Started, reason: StopReason, output_tokens: int) -> Finished:

@@ -70,14 +70,16 @@ def goes_on(past: Said) -> bool:
     return bool(past.text.strip()) and not past.calls
 
 
-def given(request: GenerationRequest, past: Said, said_tokens: int) -> GenerationRequest:
+def given(request: GenerationRequest, past: Said, said_tokens: int, *, blanks: bool) -> GenerationRequest:
     """The request whose answer goes on where `past` ends, which took `said_tokens`.
 
-    A beginning may not end in blanks: templates cut them off. `Seam` keeps them from being told twice.
+    Without `blanks` the beginning has none at its end: some engines and templates cut them off, and `Seam` then keeps
+    them from being told twice. With them the engine goes on from the very tokens it had made, more often.
     """
     if not goes_on(past):
         return request
-    blocks: tuple[Block, ...] = (TextBlock(text=past.text.rstrip()),)
+    text = past.text if blanks else past.text.rstrip()
+    blocks: tuple[Block, ...] = (TextBlock(text=text),)
     if past.thinking:
         blocks = (ThinkingBlock(thinking=past.thinking), *blocks)
     messages = request.messages
@@ -97,9 +99,10 @@ class Seam:
     text: str = ""
 
     @classmethod
-    def after(cls, past: Said) -> "Seam":
+    def after(cls, past: Said, *, blanks: bool) -> "Seam":
+        """`blanks`: those at the end of the text were given to the engine."""
         if goes_on(past):
-            return cls(text=past.text[len(past.text.rstrip()) :])
+            return cls() if blanks else cls(text=past.text[len(past.text.rstrip()) :])
         return cls(thinking=past.thinking, text=past.text)
 
     def new(self, delta: Delta) -> Delta | None:

@@ -3,6 +3,7 @@
 On the real engine with a long answer, and on the stand-in for each shape of answer, each cut in its middle.
 """
 
+import json
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.acceptance.conftest import WINDOW_TOKENS, running
+from tests.acceptance.conftest import WINDOW_TOKENS, RealCluster, running
 from tests.acceptance.wire import BASH, Event, ask, assistant, body, deltas, events_of, in_order, text_of, user
 from tests.doubles import scripted_model as scripts
 from tests.doubles.cluster import Cluster
@@ -55,18 +56,21 @@ def engine_pid(cluster: Cluster, name: str) -> int:
 
 
 def cut(
-    cluster: Cluster, kill: Kill, after: int, *messages: dict[str, Any], **fields: Any
+    cluster: Cluster, kill: Kill, after: int | str, *messages: dict[str, Any], **fields: Any
 ) -> tuple[list[Event], httpx.Headers]:
-    """A streamed answer whose worker or engine is killed once `after` events of content have come."""
+    """A streamed answer whose worker or engine is killed once `after` events of content, or this word, have come."""
     request = body(*(messages or (user("go"),)), stream=True, **{"max_tokens": 20_000, **fields})
     lines: list[str] = []
     with cluster.http.stream("POST", "/v1/messages", json=request, timeout=120) as answer:
         for line in answer.iter_lines():
             lines.append(line)
-            if after and line == "event: content_block_delta":
-                after -= 1
-                if not after:
-                    kill(cluster, answer.headers["x-corral-worker"])
+            if isinstance(after, str):
+                due, after = after in line, 0 if after in line else after
+            else:
+                due = line == "event: content_block_delta" and after == 1
+                after -= line == "event: content_block_delta"
+            if due:
+                kill(cluster, answer.headers["x-corral-worker"])
     events = events_of(lines)
     in_order(events)
     return events, answer.headers
@@ -84,6 +88,32 @@ def test_the_client_sees_one_whole_answer(long: Cluster, kill: Kill, after: int)
     assert events[-2]["usage"]["input_tokens"] + events[-2]["usage"]["cache_read_input_tokens"] == sum(
         whole["usage"][name] for name in ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
     )
+
+
+def numbered(word: str, count: int) -> str:
+    return " ".join(f"{word}{number:04}" for number in range(1, count + 1))
+
+
+THOUGHTS, COMMAND = numbered("thought", 300), numbered("aim", 600)
+CALL = scripts.call("Bash", {"command": COMMAND, "description": "first"})
+SHAPED = Script("shaped", "All done.", f"<think>\n{THOUGHTS}\n</think>\n\n{scripts.long_text(2000).answer}\n{CALL}")
+
+
+@pytest.mark.parametrize("word", ["thought0050", "step0010"])
+def test_thoughts_text_and_call_of_a_real_engine_are_told_once(pair: RealCluster, word: str) -> None:
+    cluster = pair(SHAPED)
+    fields: dict[str, Any] = {"tools": [BASH], "temperature": 0, "max_tokens": 20_000}
+    fields["thinking"] = {"type": "enabled", "budget_tokens": 10_000}
+    whole = ask(cluster, user("go"), **fields)
+    events, _ = cut(cluster, kill_engine, word, user("go"), **fields)
+    restart(cluster)
+    thoughts = [block["thinking"] for block in whole["content"] if block["type"] == "thinking"]
+    assert ["".join(delta["thinking"] for delta in deltas(events, "thinking_delta"))] == thoughts
+    assert text_of(events) == text_of(whole)
+    assert stop_of(events) == ("tool_use", None)
+    arguments = "".join(delta["partial_json"] for delta in deltas(events, "input_json_delta"))
+    assert json.loads(arguments)["command"] == COMMAND
+    assert events[-2]["usage"]["output_tokens"] == pytest.approx(whole["usage"]["output_tokens"], abs=10)
 
 
 # --- each shape of answer, on the stand-in ----------------------------------------------------------------------------

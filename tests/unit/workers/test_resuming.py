@@ -4,6 +4,7 @@ from typing import Any, cast
 
 import pytest
 
+from infra.errors import EngineRefused
 from scheduler.claims import Claims
 from scheduler.contract import (
     ClaimedJob,
@@ -37,6 +38,10 @@ class Engine:
 
     model_hash, context_tokens = "hash", CONTEXT
 
+    def __init__(self, trims: bool | None = True) -> None:
+        """`trims`: its template cuts blanks off; None: it cannot say."""
+        self.trims = trims
+
     def engine_bytes(self) -> int:
         return 5
 
@@ -45,6 +50,13 @@ class Engine:
         texts = [block.text for block in content if isinstance(block, TextBlock)]
         thoughts = [block.thinking for block in content if isinstance(block, ThinkingBlock)]
         return PROMPT_TOKENS + AROUND + len("".join(texts).split()) + len("".join(thoughts).split())
+
+    def ends_with(self, request: GenerationRequest, text: str) -> bool:
+        if self.trims is None:
+            raise EngineRefused("no such route", status=404)
+        last = request.messages[-1].content[-1]
+        assert isinstance(last, TextBlock)
+        return (last.text.rstrip() if self.trims else last.text).endswith(text)
 
 
 class Past:
@@ -57,14 +69,14 @@ class Past:
         return self.deltas
 
 
-def tried_again(*deltas: Delta, max_tokens: int = 100) -> Resumed | Over:
+def tried_again(*deltas: Delta, max_tokens: int = 100, trims: bool | None = True) -> Resumed | Over:
     request = GenerationRequest(model="m", messages=(HELLO,), max_tokens=max_tokens)
     job = ClaimedJob("job", 2, 5, "me", "c", Kind.MAIN, 0, False, b"")
-    return resume(cast(Claims, Past(*deltas)), cast(Serving, cast(Any, Engine())), job, request)
+    return resume(cast(Claims, Past(*deltas)), cast(Serving, cast(Any, Engine(trims))), job, request)
 
 
-def resumed(*deltas: Delta, max_tokens: int = 100) -> Resumed:
-    found = tried_again(*deltas, max_tokens=max_tokens)
+def resumed(*deltas: Delta, max_tokens: int = 100, trims: bool | None = True) -> Resumed:
+    found = tried_again(*deltas, max_tokens=max_tokens, trims=trims)
     assert isinstance(found, Resumed)
     return found
 
@@ -95,6 +107,18 @@ def test_what_was_told_is_the_beginning_and_counts() -> None:
     )
     assert (again.said_tokens, again.request.max_tokens) == (3, 97)
     assert again.outward(TextDelta(" four")) == TextDelta("four")
+
+
+@pytest.mark.parametrize(
+    ("trims", "begins", "told"), [(False, "one \n", " b"), (True, "one", " b"), (None, "one", " b")]
+)
+def test_blanks_are_given_to_an_engine_that_keeps_them_and_never_told_twice(
+    trims: bool | None, begins: str, told: str
+) -> None:
+    again = resumed(FIRST, TextDelta("one \n"), trims=trims)
+    assert again.request.messages[-1].content == (TextBlock(text=begins),)
+    whole = "one \n b"
+    assert again.outward(TextDelta(whole.removeprefix(begins))) == TextDelta(told)
 
 
 def test_thoughts_before_the_text_count_too() -> None:

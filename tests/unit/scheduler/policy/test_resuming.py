@@ -57,24 +57,26 @@ def told(seam: Seam, deltas: Iterable[Delta]) -> list[Delta]:
 CUTS = st.lists(st.integers(0, 100), max_size=5)
 
 
-@for_any(whole=TEXTS, cut=st.integers(0, 30), cuts=CUTS)
-def test_a_text_cut_anywhere_is_told_once_and_whole(whole: str, cut: int, cuts: list[int]) -> None:
+@for_any(whole=TEXTS, cut=st.integers(0, 30), cuts=CUTS, blanks=st.booleans())
+def test_a_text_cut_anywhere_is_told_once_and_whole(whole: str, cut: int, cuts: list[int], blanks: bool) -> None:
     """The engine is greedy: from any beginning of its answer it goes on to the same end."""
     past = said([started(), TextDelta(whole[:cut])])
-    request = given(asked(), past, 0)
+    request = given(asked(), past, 0, blanks=blanks)
     begun = beginning(request) if goes_on(past) else ""
-    assert begun == begun.rstrip()  # what templates would cut off is not in it
-    rest = told(Seam.after(past), map(TextDelta, pieces(whole[len(begun) :], cuts)))
+    assert blanks or begun == begun.rstrip()  # what templates would cut off is not in it
+    rest = told(Seam.after(past, blanks=blanks), map(TextDelta, pieces(whole[len(begun) :], cuts)))
     assert said([TextDelta(past.text), *rest]).text == whole
 
 
-@for_any(whole=TEXTS, first=st.integers(0, 30), second=st.integers(0, 30))
-def test_a_text_cut_twice_is_told_once_and_whole(whole: str, first: int, second: int) -> None:
+@for_any(whole=TEXTS, first=st.integers(0, 30), second=st.integers(0, 30), blanks=st.booleans())
+def test_a_text_cut_twice_is_told_once_and_whole(whole: str, first: int, second: int, blanks: bool) -> None:
     stream: list[Delta] = []
     for until in (first, max(first, second), len(whole)):
         past = said(stream)
-        begun = beginning(given(asked(), past, 0)) if goes_on(past) else ""
-        stream += told(Seam.after(past), [started(), TextDelta(whole[len(begun) : max(until, len(begun))])])
+        begun = beginning(given(asked(), past, 0, blanks=blanks)) if goes_on(past) else ""
+        stream += told(
+            Seam.after(past, blanks=blanks), [started(), TextDelta(whole[len(begun) : max(until, len(begun))])]
+        )
     assert said(stream).text == whole
 
 
@@ -82,10 +84,10 @@ def test_a_text_cut_twice_is_told_once_and_whole(whole: str, first: int, second:
 def test_thoughts_that_are_thought_again_have_no_seam(thoughts: str, text: str, cut: int, cuts: list[int]) -> None:
     past = said([started(), ThinkingDelta(thoughts[:cut])])
     assert not goes_on(past)
-    assert given(asked(), past, 0) == asked()
+    assert given(asked(), past, 0, blanks=False) == asked()
     again: list[Delta] = [ThinkingDelta(piece) for piece in pieces(thoughts, cuts)]
     again += [TextDelta(piece) for piece in pieces(text, cuts)]
-    whole = said([ThinkingDelta(past.thinking), *told(Seam.after(past), again)])
+    whole = said([ThinkingDelta(past.thinking), *told(Seam.after(past, blanks=False), again)])
     assert (whole.thinking, whole.text) == (thoughts, text)
 
 
@@ -103,7 +105,7 @@ def test_thoughts_that_come_out_another_way_are_told_from_where_they_differ(
 def test_a_clients_own_beginning_and_what_was_told_are_one_beginning(own: str, before: str) -> None:
     request = asked(Message(role="assistant", content=(TextBlock(text=own),)))
     past = said([started(), TextDelta(before)])
-    went_on = given(request, past, 0)
+    went_on = given(request, past, 0, blanks=False)
     assert len(went_on.messages) == len(request.messages)
     assert went_on.messages[:-1] == request.messages[:-1]
     assert beginning(went_on) == own + (before.rstrip() if before.strip() else "")
@@ -111,13 +113,13 @@ def test_a_clients_own_beginning_and_what_was_told_are_one_beginning(own: str, b
 
 def test_what_was_thought_before_the_text_goes_along() -> None:
     past = said([started(), ThinkingDelta("Hm, "), ThinkingDelta("so."), TextDelta("It is ")])
-    message = given(asked(), past, 30).messages[-1]
+    message = given(asked(), past, 30, blanks=False).messages[-1]
     assert message.content == (ThinkingBlock(thinking="Hm, so."), TextBlock(text="It is"))
 
 
 @pytest.mark.parametrize(("said_tokens", "left"), [(0, 100), (30, 70), (99, 1), (200, 1)])
 def test_only_what_is_left_of_the_limit_may_be_written(said_tokens: int, left: int) -> None:
-    assert given(asked(), Said(text="a"), said_tokens).max_tokens == left
+    assert given(asked(), Said(text="a"), said_tokens, blanks=True).max_tokens == left
 
 
 def test_the_first_attempt_says_how_long_the_prompt_was() -> None:
