@@ -9,9 +9,19 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from infra.errors import EngineRefused
+from infra.errors import EngineError, EngineRefused
 from scheduler.claims import Claims
-from scheduler.contract import ClaimedJob, Delta, Finished, GenerationRequest, Started, StopReason
+from scheduler.contract import (
+    ClaimedJob,
+    Delta,
+    Finished,
+    GenerationRequest,
+    Started,
+    StopReason,
+    TextDelta,
+    ThinkingDelta,
+    ToolCall,
+)
 from scheduler.policy.resuming import Said, Seam, given, goes_on, said
 from workers.llama.client import Prompt
 from workers.serving import Serving
@@ -29,9 +39,14 @@ class Resumed:
     past: Said
     said_tokens: int
     seam: Seam
+    told_more: bool = False
 
     def outward(self, delta: Delta) -> Delta | None:
-        """The delta as the client is to see it, in one answer with all that came before; None: not at all."""
+        """The delta as the client is to see it, in one answer with all that came before; None: not at all.
+
+        Raises EngineError where a tool call may have been lost on the way: a turn that ends without it would stop the
+        agent, an error makes its client ask again.
+        """
         if isinstance(delta, Started) and self.past.started is not None:
             delta = replace(delta, queue_ms=self.past.started.queue_ms)  # since then it was not only waiting
         if isinstance(delta, Started | Finished) and self.said_tokens and self.past.started is not None:
@@ -39,8 +54,18 @@ class Resumed:
             prompt_tokens = self.past.started.prompt_tokens
             delta = replace(delta, prompt_tokens=prompt_tokens, cached_tokens=min(delta.cached_tokens, prompt_tokens))
         if isinstance(delta, Finished):
+            if self._may_lack_a_call(delta):
+                raise EngineError("the answer was lost where a tool call may have followed; ask again", retry_after_s=1)
             return replace(delta, output_tokens=delta.output_tokens + self.said_tokens)
-        return self.seam.new(delta)
+        new = self.seam.new(delta)
+        self.told_more = self.told_more or isinstance(new, TextDelta | ThinkingDelta | ToolCall)
+        return new
+
+    def _may_lack_a_call(self, end: Finished) -> bool:
+        """The engine ends at once what it was given. A call that was being written leaves no trace in the stream, and
+        without the blanks before it a model may not find to it again."""
+        ends_at_once = bool(self.said_tokens) and not self.told_more and end.stop_reason is StopReason.END_TURN
+        return ends_at_once and bool(self.request.tools)
 
     def without_beginning(self, prompt: Prompt) -> Prompt:
         """What of the engine's prompt the client sent: the next turn begins with it."""

@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import pytest
 
-from infra.errors import EngineRefused
+from infra.errors import EngineError, EngineRefused
 from scheduler.claims import Claims
 from scheduler.contract import (
     ClaimedJob,
@@ -19,6 +19,7 @@ from scheduler.contract import (
     TextDelta,
     ThinkingBlock,
     ThinkingDelta,
+    Tool,
     ToolCall,
 )
 from workers.llama.client import Prompt
@@ -30,6 +31,7 @@ pytestmark = pytest.mark.unit
 CONTEXT, PROMPT_TOKENS = 1000, 50
 AROUND = 7  # tokens that the template writes around a message, the same whatever it says
 HELLO = Message(role="user", content=(TextBlock(text="hello"),))
+BASH = Tool(name="Bash", input_schema={"type": "object"})
 FIRST = Started("w0", 3, 1, 20, PROMPT_TOKENS, 40)
 
 
@@ -69,14 +71,16 @@ class Past:
         return self.deltas
 
 
-def tried_again(*deltas: Delta, max_tokens: int = 100, trims: bool | None = True) -> Resumed | Over:
-    request = GenerationRequest(model="m", messages=(HELLO,), max_tokens=max_tokens)
+def tried_again(
+    *deltas: Delta, max_tokens: int = 100, trims: bool | None = True, tools: tuple[Tool, ...] = ()
+) -> Resumed | Over:
+    request = GenerationRequest(model="m", messages=(HELLO,), max_tokens=max_tokens, tools=tools)
     job = ClaimedJob("job", 2, 5, "me", "c", Kind.MAIN, 0, False, b"")
     return resume(cast(Claims, Past(*deltas)), cast(Serving, cast(Any, Engine(trims))), job, request)
 
 
-def resumed(*deltas: Delta, max_tokens: int = 100, trims: bool | None = True) -> Resumed:
-    found = tried_again(*deltas, max_tokens=max_tokens, trims=trims)
+def resumed(*deltas: Delta, max_tokens: int = 100, trims: bool | None = True, tools: tuple[Tool, ...] = ()) -> Resumed:
+    found = tried_again(*deltas, max_tokens=max_tokens, trims=trims, tools=tools)
     assert isinstance(found, Resumed)
     return found
 
@@ -133,6 +137,23 @@ def test_usage_is_that_of_one_answer_to_the_clients_prompt() -> None:
     last = again.outward(finished(4))
     assert isinstance(last, Finished)
     assert (last.prompt_tokens, last.cached_tokens, last.output_tokens) == (PROMPT_TOKENS, PROMPT_TOKENS, 7)
+
+
+def test_an_end_where_a_call_may_have_been_lost_is_an_error_and_no_end() -> None:
+    again = resumed(FIRST, TextDelta("I look."), tools=(BASH,))
+    with pytest.raises(EngineError, match="a tool call may have followed"):
+        again.outward(finished(1))
+
+
+@pytest.mark.parametrize("more", [TextDelta(" More."), ToolCall("t", "Bash", "{}")])
+def test_an_end_after_more_is_an_end(more: Delta) -> None:
+    again = resumed(FIRST, TextDelta("I look."), tools=(BASH,))
+    assert again.outward(more) == more
+    assert isinstance(again.outward(finished(1)), Finished)
+
+
+def test_without_tools_no_call_can_have_been_lost() -> None:
+    assert isinstance(resumed(FIRST, TextDelta("I look.")).outward(finished(1)), Finished)
 
 
 def test_the_slots_books_are_told_of_the_clients_prompt_alone() -> None:
