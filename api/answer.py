@@ -175,7 +175,13 @@ class Answer:
             raise EngineTimeout("the answer took longer than allowed")
         if await self._placed.vanished():
             self._placed.may_return = False  # or each retry would be given this beginning again, and never an end
-            raise WorkerLost("the request was lost with the broker's data; ask again", retry_after_s=1)
+            raise self._lost()
+
+    def _lost(self) -> CorralError:
+        """A record also runs out when an answer has waited in vain for another attempt."""
+        begun = "the answer was lost half way, and nobody could go on with it; ask again"
+        waiting = "the request was lost with the broker's data; ask again"
+        return WorkerLost(begun if self.started else waiting, retry_after_s=1)
 
     def _stopping(self) -> CorralError:
         return ShuttingDown("the gateway is being stopped", retry_after_s=self._house.dispatcher.retry_after_s())

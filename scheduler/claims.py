@@ -18,7 +18,8 @@ from redis import Redis
 from infra import keys
 from infra.redis_client import BLOCK_MS, broker_errors
 from scheduler import scripts
-from scheduler.contract import ClaimedJob, Kind, WorkerInfo
+from scheduler.attempts import requeue_arguments, requeue_keys
+from scheduler.contract import ClaimedJob, Delta, Kind, WorkerInfo, decode_deltas
 from scheduler.policy.claiming import MOST_URGENT_LEVEL, Cached, Rules, agent_name, pair_name
 from scheduler.policy.eviction import LEARNT
 from scheduler.policy.keeping import LONGEST_STEPS, WORTH
@@ -62,6 +63,7 @@ class Claims:
         self._claim = redis.register_script(scripts.text("claim"))
         self._beat = redis.register_script(scripts.text("beat"))
         self._settle = redis.register_script(scripts.text("settle"))
+        self._requeue = redis.register_script(scripts.text("requeue"))
         self._unclaim = redis.register_script(scripts.text("unclaim"))
         self._leave = redis.register_script(scripts.text("leave"))
         self._return_rules: list[str | int | float] = [
@@ -121,11 +123,25 @@ class Claims:
         with broker_errors():
             self._settle(names, arguments)
 
+    def past(self, job: ClaimedJob) -> list[Delta]:
+        """What earlier attempts have told of this answer."""
+        if job.attempt == 1:
+            return []
+        with broker_errors():
+            entries: Any = self._redis.xrange(keys.stream(job.id))
+        return [delta for _, fields in entries for delta in decode_deltas(fields[b"d"])]
+
+    def give_up(self, job: ClaimedJob) -> bool:
+        """Put a job whose answer was lost back into the line for another attempt; False when it has had them all."""
+        names = requeue_keys(job.id, self._worker)
+        with broker_errors():
+            return bool(self._requeue(names, requeue_arguments(job.id, self._incarnation, alive=True)))
+
     def beat(self, info: WorkerInfo, lifetime_ms: int, running: Sequence[str]) -> dict[str, str] | None:
         """Renew lease and running jobs. Returns job -> state of each, or None if another process has our name.
 
         A job claimed here that is not among `running` for UNHELD_S goes back into the line when nothing was written
-        of it: the answer to its claim was lost on the way. One that was begun is left to `recovery`, which ends it.
+        of it: the answer to its claim was lost on the way. One that was begun is left to `recovery`.
         """
         names = [keys.lease(self._worker), keys.WORKERS, keys.running(self._worker)]
         for job_id in running:

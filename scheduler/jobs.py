@@ -18,6 +18,7 @@ from infra import keys
 from infra.redis_client import broker_errors
 from scheduler import admitting, scripts
 from scheduler.admitting import API_LIFETIME_MS, ENDED_LIFETIME_MS, URGENT_MS, Admission, Limits
+from scheduler.attempts import requeue_arguments, requeue_keys
 from scheduler.contract import Delta, JobSpec, encode_deltas
 from scheduler.policy.claiming import MOST_URGENT_LEVEL, agent_name
 from scheduler.policy.placement import Candidate, Known
@@ -35,6 +36,7 @@ class Jobs:
         self._admit = redis.register_script(scripts.text("admit"))
         self._cancel = redis.register_script(scripts.text("cancel"))
         self._move = redis.register_script(scripts.text("move"))
+        self._requeue = redis.register_script(scripts.text("requeue"))
         self._bury = redis.register_script(scripts.text("bury"))
 
     @property
@@ -111,6 +113,13 @@ class Jobs:
         ]  # fmt: skip
         with broker_errors():
             return bool(await self._move(names, arguments))
+
+    async def requeue(self, job_id: str, worker: str, incarnation: str) -> bool:
+        """Put the running job of a dead incarnation back into that worker's line, for another attempt; False when it
+        has had them all, has ended, runs elsewhere, or the incarnation lives after all."""
+        with broker_errors():
+            arguments = requeue_arguments(job_id, incarnation, alive=False)
+            return bool(await self._requeue(requeue_keys(job_id, worker), arguments))
 
     async def bury(self, job_id: str, worker: str, incarnation: str, last: Delta) -> bool:
         """End the running job of a dead incarnation with `last`; False when it had ended, runs elsewhere, or the

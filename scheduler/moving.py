@@ -30,13 +30,15 @@ class Moves:
         self._loads = {worker.info.name: worker for worker in view.workers}
         self._fleets = Fleets()
 
-    async def empty(self, name: str) -> None:
-        """Move what waits in the line of worker `name`, as far as others have room. Raises BrokerDown.
+    async def empty(self, name: str, *, begun_only: bool = False) -> None:
+        """Move what waits in the line of worker `name`, as far as others have room; with `begun_only` only those jobs
+        of which an attempt was lost. Raises BrokerDown.
 
         A job without a place elsewhere stays: its worker may come back, and its own limit ends the wait.
         """
         for job in await self._lines.line(name):
-            await self._move(job, name)
+            if job.attempts or not begun_only:
+                await self._move(job, name)
 
     async def _move(self, job: Standing, name: str) -> None:
         if job.queued is None or job.kind is Kind.WARM:

@@ -28,12 +28,19 @@ class Tickets:
     async def publish(self, job_id: str, agent: str, worker: str, level: int) -> None:
         """Put one ticket into the worker's queue. Raises BrokerDown when that takes longer than PUBLISH_LIMIT_S."""
         loop = asyncio.get_running_loop()
-        sending = loop.run_in_executor(self._threads, self._send, job_id, agent, worker, level)
+        sending = loop.run_in_executor(self._threads, self.send, job_id, agent, worker, level)
         try:
             async with asyncio.timeout(PUBLISH_LIMIT_S):
                 await sending
+        except TimeoutError as error:
+            raise _refused(error) from error
+
+    def send(self, job_id: str, agent: str, worker: str, level: int) -> None:
+        """As `publish`, in a thread that may wait."""
+        try:
+            self._send(job_id, agent, worker, level)
         except Exception as error:  # kombu raises errors of several libraries here
-            raise BrokerDown(f"the broker takes no ticket ({type(error).__name__})", retry_after_s=5) from error
+            raise _refused(error) from error
 
     def _send(self, job_id: str, agent: str, worker: str, level: int) -> None:
         self._app.send_task(
@@ -51,3 +58,7 @@ class Tickets:
         """Stop taking tickets; those being sent end by their own time limits."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._app.close()
+
+
+def _refused(error: Exception) -> BrokerDown:
+    return BrokerDown(f"the broker takes no ticket ({type(error).__name__})", retry_after_s=5)

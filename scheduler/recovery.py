@@ -1,6 +1,7 @@
 """What becomes of the jobs of a worker that died, left, cannot serve, or came back as another process.
 
-Owns: finding the dead, saying whose queued jobs have to move, ending running ones, replacing lost tickets, and
+Owns: finding the dead, saying whose queued jobs have to move, giving running ones another attempt or, after the last
+one, an end, replacing lost tickets, and
 forgetting workers of which nothing is left; after that, one look at the balance of lines.
 Never: places by rules of its own (`policy`), writes a lease.
 
@@ -12,7 +13,7 @@ nobody has died.
 import asyncio
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any
 
@@ -37,7 +38,7 @@ PERIOD_S = 1.0
 LOCK_MS = 5000
 STUCK_S = 5.0  # a worker that is not ready for so long keeps its line only while no other can take it
 SHORT_SWEEPS = 3  # a line is longer than its tickets for this many sweeps before tickets are replaced
-DIED = failure(WorkerLost("the worker died while it was answering; ask again", retry_after_s=1))
+DIED = failure(WorkerLost("the worker died while it was answering, as those before it; ask again", retry_after_s=1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,20 +133,33 @@ class Recovery:
     async def _look_after(self, name: str, info: WorkerInfo | None, books: Books, moves: Moves) -> None:
         if info is None and self.contact.unbroken_s < self._lease_s:
             return
-        await self._bury_running(name, info, books)
+        again = await self._end_lost(name, info, books)
+        books = replace(books, waiting=books.waiting + again)
+        if again:
+            self._short[name] = SHORT_SWEEPS  # what waits again has no ticket for certain
         if self._cannot_serve(name, info):
             if books.waiting:
                 await moves.empty(name)
+        elif info is not None and info.state is not WorkerState.READY and books.waiting:
+            await moves.empty(name, begun_only=True)
         elif info is not None and info.state is WorkerState.READY:
             await self._replace_tickets(name, books)
         if info is None and not books.waiting and not books.running:
             await self._forget_worker(name)
 
-    async def _bury_running(self, name: str, info: WorkerInfo | None, books: Books) -> None:
+    async def _end_lost(self, name: str, info: WorkerInfo | None, books: Books) -> int:
+        """Give each job that a dead incarnation ran another attempt, after the last one an end. Returns how many wait
+        again."""
+        again = 0
         for job_id, incarnation in books.running.items():
-            dead = info is None or info.incarnation != incarnation
-            if dead and await self._jobs.bury(job_id, name, incarnation, DIED):
+            if info is not None and info.incarnation == incarnation:
+                continue
+            if await self._jobs.requeue(job_id, name, incarnation):
+                again += 1
+                log.warning("job_tried_again", job=job_id, worker=name)
+            elif await self._jobs.bury(job_id, name, incarnation, DIED):
                 log.warning("job_lost_with_worker", job=job_id, worker=name)
+        return again
 
     def _cannot_serve(self, name: str, info: WorkerInfo | None) -> bool:
         if info is None or info.state in (WorkerState.DRAINING, WorkerState.READY):

@@ -21,7 +21,7 @@ from scheduler.policy.rebalancing import Queued
 
 FIELDS = (
     "conversation", "agent", "model", "kind", "key", "prompt_tokens", "length_mu", "length_sigma", "expected_ms",
-    "arrival_ms", "moved",
+    "arrival_ms", "moved", "attempt",
 )  # fmt: skip
 RUNNING_FIELDS = ("expected_ms", "new_tokens", "claimed_ms")
 HOME_FIELDS = ("worker", "tokens", "used_ms")
@@ -29,13 +29,15 @@ HOME_FIELDS = ("worker", "tokens", "used_ms")
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A job in a line. `queued` is None when its record ran out and only the books still name it."""
+    """A job in a line. `queued` is None when its record ran out and only the books still name it; `attempts` at it
+    were lost."""
 
     id: str
     level: int
     agent: str = ""
     model: str = ""
     kind: Kind = Kind.MAIN
+    attempts: int = 0
     queued: Queued | None = None
 
 
@@ -83,7 +85,9 @@ class Lines:
 
 
 def _standing(job_id: str, level: int, record: Sequence[bytes | None], home: Sequence[bytes | None]) -> Standing:
-    conversation, agent, model, kind, key, tokens, mu, sigma, expected_ms, arrival_ms, moved = map(_text, record)
+    conversation, agent, model, kind, key, tokens, mu, sigma, expected_ms, arrival_ms, moved, attempts = map(
+        _text, record
+    )
     if record[0] is None:
         return Standing(job_id, level)
     known = Known(
@@ -98,7 +102,7 @@ def _standing(job_id: str, level: int, record: Sequence[bytes | None], home: Seq
         id=job_id, known=known, expected_ms=float(expected_ms or 0), arrival_ms=int(arrival_ms or 0),
         may_move=not moved and kind != Kind.WARM,
     )  # fmt: skip
-    return Standing(job_id, level, agent, model, Kind(kind or Kind.MAIN), queued)
+    return Standing(job_id, level, agent, model, Kind(kind or Kind.MAIN), int(attempts or 0), queued)
 
 
 def _home(fields: Sequence[bytes | None]) -> Home | None:

@@ -92,8 +92,14 @@ class Writer:
             elif len(self._pending) == 1:
                 self._flusher.at(self._next_write_s, self)
 
+    def leave(self) -> None:
+        """Another attempt goes on from what stands in the stream: nothing more is written of this one."""
+        with self._lock:
+            self._pending, self.ended = [], True
+            self._unsent.clear()
+
     def flush_due(self) -> None:
-        """Called by the flusher: send what waits. What goes wrong is raised by the next `write`."""
+        """Send what waits, at once; the flusher's call. What goes wrong is raised by the next `write`."""
         with self._lock:
             try:
                 self._send_unsent()

@@ -25,10 +25,12 @@ from infra.errors import StartError
 from infra.redis_client import READ_TIMEOUT_S, sync_client
 from scheduler.answering import CountRequests
 from scheduler.claims import Claims
-from scheduler.contract import TASK_NAME
+from scheduler.contract import TASK_NAME, ClaimedJob
+from scheduler.queue import Tickets
 from scheduler.rules import rules_of
 from scheduler.stream import Append, Flusher
 from workers import pool
+from workers.attempts import Attempts
 from workers.counting import count_forever
 from workers.heartbeat import Heartbeat, new_incarnation
 from workers.keeper import keep_forever, leave, save_all
@@ -64,8 +66,14 @@ def serve(settings: Settings) -> None:
         keeping = partial(keep_forever, serving, settings.idle_slot_s)
         house.enter_context(_threads(hearing, keeping, *[counting] * COUNTING_THREADS))
         drain_when_told(serving, running, settings.drain_s, partial(_announce_leave, serving, heartbeat))
-        work = Work(claims, Append(redis, settings.worker_name), flusher, running, serving)
-        _consume(build(settings), work, serving, settings)
+        app = build(settings)
+        attempts = Attempts(claims, partial(_send_ticket, Tickets(app), settings.worker_name))
+        work = Work(claims, Append(redis, settings.worker_name), flusher, running, serving, attempts)
+        _consume(app, work, serving, settings)
+
+
+def _send_ticket(tickets: Tickets, worker: str, job: ClaimedJob) -> None:
+    tickets.send(job.id, job.agent, worker, job.level)
 
 
 def _serving(settings: Settings) -> Serving:

@@ -7,6 +7,7 @@ Never: decides to cancel, or for whom a slot is kept.
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
@@ -24,12 +25,19 @@ class Stoppable(Protocol):
     def cancel(self) -> None: ...
 
 
+@dataclass(slots=True, eq=False)
+class _Attempt:
+    """A worker that was taken for dead may meet its own job again while the attempt before has not noticed yet."""
+
+    generation: Stoppable | None = None
+
+
 class Running:
     """Shared by the threads of a worker."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._jobs: dict[str, Stoppable | None] = {}
+        self._jobs: dict[str, _Attempt] = {}
         self._cancelled: set[str] = set()
         self._tasks = 0
         self._changes = 0
@@ -55,8 +63,9 @@ class Running:
 
         Raises WorkerLost instead of Cancelled when the worker, not the client, ended it.
         """
+        mine = _Attempt()
         with self._lock:
-            self._jobs[job_id] = None
+            self._jobs[job_id] = mine
         try:
             yield
         except Cancelled:
@@ -65,15 +74,16 @@ class Running:
             raise
         finally:
             with self._lock:
-                self._jobs.pop(job_id, None)
-                self._cancelled.discard(job_id)
+                if self._jobs.get(job_id) is mine:
+                    del self._jobs[job_id]
+                    self._cancelled.discard(job_id)
                 self._changed.notify_all()
 
     def attach(self, job_id: str, generation: Stoppable) -> None:
         """From now on cancelling the job stops `generation`; at once if it was cancelled already."""
         with self._lock:
             if job_id in self._jobs:
-                self._jobs[job_id] = generation
+                self._jobs[job_id].generation = generation
             too_late = self._stopped or job_id in self._cancelled
         if too_late:
             generation.cancel()
@@ -85,11 +95,11 @@ class Running:
     def cancel(self, job_id: str) -> None:
         """Stop the job if it runs here. One without a generation yet is stopped as soon as it has one."""
         with self._lock:
-            generation = self._jobs.get(job_id)
-            if job_id in self._jobs:
+            attempt = self._jobs.get(job_id)
+            if attempt is not None:
                 self._cancelled.add(job_id)
-        if generation is not None:
-            generation.cancel()
+        if attempt is not None and attempt.generation is not None:
+            attempt.generation.cancel()
 
     def stop_all(self) -> None:
         """Stop every job, now and from now on; their clients are told that the worker was stopped."""

@@ -114,6 +114,10 @@ class Serving:
         """Tokens of the rendered prompt. Raises EngineError."""
         return self._ready_client().count(self._render(request, 0))
 
+    def ends_with(self, request: GenerationRequest, text: str) -> bool:
+        """Whether the rendered prompt ends with `text`, blanks included. Raises EngineError."""
+        return self._ready_client().prompt_of(self._render(request, 0)).endswith(text)
+
     def info(self, incarnation: str, started_ms: int) -> WorkerInfo:
         """What the lease says."""
         return WorkerInfo(

@@ -27,6 +27,7 @@ class Used:
         self._prefilled = False
         self._new_tokens = self._output_tokens = 0
         self.end: End | None = None
+        self.said_tokens = 0  # of the answer, by attempts before; they were charged then
 
     def prompt(self, new_tokens: int) -> None:
         """The engine has begun to prefill so many tokens."""
@@ -58,7 +59,7 @@ def settled(claims: Claims, job: ClaimedJob, rates: Callable[[], Rates]) -> Iter
         yield used
     finally:
         end = used.end
-        learnt = end.output_tokens if end is not None and job.kind is not Kind.WARM else None
+        learnt = used.said_tokens + end.output_tokens if end is not None and job.kind is not Kind.WARM else None
         calls = end is not None and end.stop_reason is StopReason.TOOL_USE
         try:
             claims.settle(job, used.service_ms(rates()), learnt, in_tool_call=calls)

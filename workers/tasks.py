@@ -14,14 +14,16 @@ import structlog
 from infra.errors import Cancelled, CorralError, EngineLost, EngineRefused, Fenced, NoRoomForOutput, PromptTooLong
 from infra.observability import stages
 from scheduler.claims import Claims, SlotKept
-from scheduler.contract import ClaimedJob, Delta, Finished, GenerationRequest, Rates, Started
+from scheduler.contract import ClaimedJob, Delta, Finished, Rates, Started
 from scheduler.packing import unpack
 from scheduler.policy.chain import chain
 from scheduler.stream import Append, Flusher, Writer
+from workers.attempts import Attempts
 from workers.bases import Found, prepare
 from workers.caches import Caches
 from workers.keeping import worth_keeping
 from workers.llama.client import End, Event, Generation, Prompt
+from workers.resuming import Over, Resumed, resume
 from workers.running import Running
 from workers.serving import Serving
 from workers.settling import Used, settled
@@ -35,7 +37,10 @@ SHOWN_FRAMES = 5
 class Work:
     """What a ticket makes a worker do."""
 
-    def __init__(self, claims: Claims, append: Append, flusher: Flusher, running: Running, serving: Serving) -> None:
+    def __init__(
+        self, claims: Claims, append: Append, flusher: Flusher, running: Running, serving: Serving, attempts: Attempts
+    ) -> None:
+        self._attempts = attempts
         self._claims = claims
         self._append = append
         self._flusher = flusher
@@ -56,7 +61,11 @@ class Work:
         stages.mark("claimed")
         bound = log.bind(job=job.id, attempt=job.attempt, ticket=job_id)
         try:
-            with Writer(self._append, self._flusher, job) as answer, self._running.job(job.id):
+            with (
+                Writer(self._append, self._flusher, job) as answer,
+                self._attempts.at(job, answer),
+                self._running.job(job.id),
+            ):
                 self._answer(job, answer)
         except (Cancelled, Fenced):
             bound.info("job_stopped")
@@ -94,13 +103,19 @@ class Work:
 
     def _generated(self, job: ClaimedJob, answer: Writer, used: Used) -> Finished:
         """Everything but the end, which is returned."""
-        request = unpack(job.body)
-        stages.mark("unpacked")
         serving, caches = self._serving, self._ready_caches()
-        want = Want(job.conversation, job.agent, job.kind, chain(request), job.level)
+        asked = unpack(job.body)
+        resumed = resume(self._claims, serving, job, asked)
+        stages.mark("unpacked")
+        if isinstance(resumed, Over):
+            answer.write(resumed.started)
+            return resumed.end
+        request, used.said_tokens = resumed.request, resumed.said_tokens
+        # What the next turn will begin with is what was asked.
+        want = Want(job.conversation, job.agent, job.kind, chain(asked), job.level)
         with caches.table.hold(want, partial(caches.patience_s, want)) as slot:
             found = prepare(caches, serving, self._running, job, request, slot, want)
-            turn = _Turn(job, request, slot, want, caches, found, used)
+            turn = _Turn(job, resumed, slot, want, caches, found, used)
             with serving.generation(request, slot.number) as generation:
                 self._running.attach(job.id, generation)
                 stages.mark("rendered")
@@ -122,13 +137,15 @@ class Work:
         last: Finished | None = None
         try:
             for event in generation:
-                delta = self._outward(turn, event)
+                delta = turn.resumed.outward(self._outward(turn, event))
                 if isinstance(delta, Finished):
                     last = delta
-                else:
+                elif delta is not None:
                     answer.write(delta)
         except PromptTooLong as error:  # whoever refused it, the client is told the same maximum
-            raise PromptTooLong(error.prompt_tokens, self._limit_tokens(turn.job)) from None
+            if (full := turn.resumed.at_window_end(self._serving)) is not None:
+                return full
+            raise PromptTooLong(error.prompt_tokens, self._limit_tokens(turn)) from None
         return last
 
     def _outward(self, turn: "_Turn", event: Event) -> Delta:
@@ -136,8 +153,9 @@ class Work:
         if isinstance(event, Prompt):
             stages.mark("prompt")
             turn.used.prompt(event.total_tokens - turn.found.cached_tokens(event.cached_tokens))
-            turn.caches.prompt(turn.slot, turn.want, event)  # the engine has begun with it, even if it is refused now
-            self._check_fits(turn.job, turn.request, event)
+            # The engine has begun with it, even if it is refused now.
+            turn.caches.prompt(turn.slot, turn.want, turn.resumed.without_beginning(event))
+            self._check_fits(turn, event)
             return self._started(turn, event)
         if isinstance(event, End):
             turn.caches.ended(turn.slot, event)
@@ -148,16 +166,20 @@ class Work:
         turn.caches.generating(turn.slot)
         return event
 
-    def _limit_tokens(self, job: ClaimedJob) -> int:
-        return self._serving.context_tokens if job.may_use_reserve else self._serving.prompt_limit_tokens
+    def _limit_tokens(self, turn: "_Turn") -> int:
+        """An answer's own beginning may use the reserve: its prompt was found to fit."""
+        whole = turn.job.may_use_reserve or turn.resumed.said_tokens
+        return self._serving.context_tokens if whole else self._serving.prompt_limit_tokens
 
-    def _check_fits(self, job: ClaimedJob, request: GenerationRequest, prompt: Prompt) -> None:
-        context_tokens = self._serving.context_tokens
-        limit = self._limit_tokens(job)
+    def _check_fits(self, turn: "_Turn", prompt: Prompt) -> None:
+        context_tokens, max_tokens = self._serving.context_tokens, turn.resumed.request.max_tokens
+        limit = self._limit_tokens(turn)
         if prompt.total_tokens > limit:
             raise PromptTooLong(prompt.total_tokens, limit)
-        if context_tokens - prompt.total_tokens < min(LEAST_OUTPUT_TOKENS, request.max_tokens):
-            raise NoRoomForOutput(prompt.total_tokens, request.max_tokens, context_tokens)
+        if turn.resumed.said_tokens:
+            return  # it was found to leave room when it began; what is left of it is the answer's
+        if context_tokens - prompt.total_tokens < min(LEAST_OUTPUT_TOKENS, max_tokens):
+            raise NoRoomForOutput(prompt.total_tokens, max_tokens, context_tokens)
 
     def _started(self, turn: "_Turn", prompt: Prompt) -> Started:
         return Started(
@@ -193,7 +215,7 @@ class _Turn:
     """One request in its slot."""
 
     job: ClaimedJob
-    request: GenerationRequest
+    resumed: Resumed
     slot: Slot
     want: Want
     caches: Caches

@@ -4,7 +4,8 @@
 --       6 prefix of wake streams' keys
 -- Returns {1, {state of each running job or ''}, {jobs claimed by this incarnation}}, or {0} when another incarnation
 -- holds the name. A running job whose API process has died is cancelled here: nobody would read the answer.
--- Invariant: one name, one living incarnation.
+-- Invariant: one name, one living incarnation. A job that waits again keeps the life that its wait needs, though one who
+-- has not heard of it still holds it.
 local held = redis.call('GET', KEYS[1])
 if held and cjson.decode(held)['incarnation'] ~= ARGV[2] then return {0} end
 local time = redis.call('TIME')
@@ -12,9 +13,11 @@ redis.call('SET', KEYS[1], ARGV[3], 'PX', ARGV[4])
 redis.call('ZADD', KEYS[2], time[1] * 1000 + math.floor(time[2] / 1000), ARGV[1])
 local states, claimed = {}, {}
 for i = 4, #KEYS, 2 do
-  redis.call('PEXPIRE', KEYS[i], ARGV[5])
-  redis.call('PEXPIRE', KEYS[i + 1], ARGV[5])
   local job = redis.call('HMGET', KEYS[i], 'state', 'api')
+  if job[1] == 'running' then
+    redis.call('PEXPIRE', KEYS[i], ARGV[5])
+    redis.call('PEXPIRE', KEYS[i + 1], ARGV[5])
+  end
   if job[1] == 'running' and redis.call('EXISTS', ARGV[6] .. job[2]) == 0 then
     redis.call('HSET', KEYS[i], 'state', 'cancelled')
     job[1] = 'cancelled'

@@ -19,6 +19,7 @@ from workers.llama.parse import AnswerRules, End, Prompt
 
 __all__ = ["AnswerRules", "Deadlines", "End", "EngineClient", "Event", "Generation", "Moved", "Prefilled", "Prompt"]
 
+TEMPLATE_PATH = "/apply-template"
 COUNT_PATH = "/v1/chat/completions/input_tokens"
 CONNECT_TIMEOUT_S = 5.0
 COUNT_TIMEOUT_S = 10.0
@@ -74,6 +75,10 @@ class EngineClient:
         Raises EngineLost (also while the model loads, and once this client was closed), EngineTimeout or EngineRefused.
         """
         return _number(self._post(COUNT_PATH, body, COUNT_TIMEOUT_S), "input_tokens")
+
+    def prompt_of(self, body: dict[str, Any]) -> str:
+        """The prompt that this chat body renders to. Raises as `count`."""
+        return str(self._post(TEMPLATE_PATH, body, COUNT_TIMEOUT_S).get("prompt", ""))
 
     def save(self, slot: int, file: str) -> Moved:
         """Write a slot's cache to `file` in the engine's folder; the engine's answers stand still meanwhile.

@@ -11,6 +11,7 @@ from infra.celery_app import build
 from infra.config import Settings
 from infra.errors import BrokerDown
 from scheduler import contact, recovery
+from scheduler.attempts import MOST_ATTEMPTS
 from scheduler.contract import Failed, Kind, WorkerState
 from scheduler.membership import Membership
 from scheduler.queue import Tickets
@@ -172,6 +173,72 @@ async def test_a_line_that_others_filled_meanwhile_takes_no_moved_job(store: Sto
     assert (store.line("w1"), len(store.line("w2"))) == ([job_id], 2)
 
 
+# --- what ran -----------------------------------------------------------------------------------------------------
+
+
+async def running_job(store: Store, worker: Worker) -> str:
+    """A job that `worker` runs, and whose ticket was taken."""
+    job = spec()
+    await store.admit(job, worker.name)
+    store.raw.rpop(keys.level_list(worker.name, job.level))
+    assert worker.claims.claim() is not None
+    return job.id
+
+
+async def test_what_a_dead_worker_ran_waits_at_another_in_the_same_sweep(store: Store) -> None:
+    worker = store.worker("w1")
+    job_id = await running_job(store, worker)
+    store.worker("w2")
+    store.raw.delete(keys.lease("w1"))
+    await sweeper(store).sweep()
+    assert (store.line("w1"), store.running("w1"), store.line("w2")) == ([], {}, [job_id])
+    assert sum(store.tickets("w2")) == 1
+
+
+async def test_what_a_worker_ran_before_it_was_started_anew_gets_its_ticket_at_once(store: Store) -> None:
+    job_id = await running_job(store, store.worker("w1", "old"))
+    store.raw.delete(keys.lease("w1"))
+    store.worker("w1", "new")
+    await sweeper(store).sweep()
+    assert (store.line("w1"), sum(store.tickets("w1"))) == ([job_id], 1)
+
+
+@pytest.mark.parametrize("state", [WorkerState.LOADING, WorkerState.FAILING])
+async def test_of_an_engine_that_is_away_only_what_was_begun_moves_at_once(store: Store, state: WorkerState) -> None:
+    worker = store.worker("w1")
+    begun = await running_job(store, worker)
+    [waits] = await line_of(store, "w1", 1)
+    claimed = store.raw.hget(keys.job(begun), "attempt")
+    assert claimed == "1"
+    store.raw.hset(keys.running("w1"), begun, "nobody")  # as one is marked that no thread holds
+    store.worker("w2")
+    worker.beat(state=state)
+    await sweeper(store).sweep()
+    assert (store.line("w1"), store.line("w2")) == ([waits], [begun])
+
+
+async def test_what_ran_waits_for_its_worker_where_there_is_no_other(store: Store) -> None:
+    job_id = await running_job(store, store.worker("w1", "old"))
+    store.raw.delete(keys.lease("w1"))
+    made = sweeper(store)
+    for _ in range(3):
+        await made.sweep()
+    assert (store.line("w1"), store.state(job_id), store.written(job_id)) == ([job_id], "queued", [])
+    store.worker("w1", "new")
+    await made.sweep()
+    assert sum(store.tickets("w1")) == 1
+
+
+async def test_after_its_last_attempt_what_ran_ends_in_words_for_its_client(store: Store) -> None:
+    job_id = await running_job(store, store.worker("w1"))
+    store.raw.hset(keys.job(job_id), "attempt", MOST_ATTEMPTS)
+    store.raw.delete(keys.lease("w1"))
+    await sweeper(store).sweep()
+    [(_, [last])] = store.written(job_id)
+    assert isinstance(last, Failed)
+    assert "as those before it" in last.message
+
+
 # --- what goes wrong ----------------------------------------------------------------------------------------------
 
 
@@ -262,6 +329,7 @@ async def test_of_a_dead_worker_nothing_is_left(store: Store) -> None:
     runs, lost = spec(), spec()
     await store.admit(runs)
     assert worker.claims.claim() is not None
+    store.raw.hset(keys.job(runs.id), "attempt", MOST_ATTEMPTS)
     await store.admit(lost)
     with closing(build(Settings(redis_url=store.url))) as celery:
         for level in (0, 9):

@@ -1,12 +1,12 @@
 """The store against a simple model: whatever happens in whatever order, the books agree.
 
-No job is lost, none is claimed twice, each has exactly one last entry, a line and its tickets agree, each claim is
-charged and settled once, and no key that belongs to a job lives for ever.
+No job is lost, none is claimed twice, each has exactly one last entry, what a lost attempt still writes is refused, a
+line and its tickets agree, each claim is charged and settled once, and no key that belongs to a job lives for ever.
 """
 
 import asyncio
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import pytest
@@ -25,6 +25,7 @@ from hypothesis.stateful import (
 
 from infra import keys
 from infra.errors import NoWorker, QueueFull
+from scheduler.attempts import MOST_ATTEMPTS
 from scheduler.contract import ClaimedJob, Failed, Finished, JobSpec, Kind, StopReason, TextDelta, encode_deltas
 from scheduler.policy.claiming import Line, Rules, Service, Waiting, choose
 from tests.doubles.broker import Broker
@@ -61,6 +62,11 @@ class Model:
     runs_nowhere: bool = False
     balanced: bool = False
     settled: bool = False
+    lost: list[tuple[ClaimedJob, Worker]] = field(default_factory=list)
+
+    @property
+    def may_be_tried_again(self) -> bool:
+        return self.claimed is not None and self.state == "running" and self.claimed.attempt < MOST_ATTEMPTS
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -138,7 +144,9 @@ class StoreMachine(RuleBasedStateMachine):
         assert claimed is not None
         assert claimed.id == expected
         best = self.model[claimed.id]
+        assert claimed.attempt == len(best.lost) + 1
         best.state, best.claimed, best.incarnation = "running", claimed, worker.incarnation
+        best.sequence, best.settled = 0, False
         self.charged_ms[best.spec.identity.agent] += best.expected_ms
 
     def _choice(self, name: str) -> str | None:
@@ -243,12 +251,46 @@ class StoreMachine(RuleBasedStateMachine):
         self.workers[name] = self._new_worker(name)
         for job_id, incarnation in self.store.running(name).items():
             job = self.model[job_id]
+            again = self.run_async(self.store.jobs.requeue(job_id, name, incarnation))
+            assert again is (job.may_be_tried_again and job.incarnation == dead)
+            if again:
+                self._waits_again(job)
             buried = self.run_async(self.store.jobs.bury(job_id, name, incarnation, LOST))
             assert buried is (job.state == "running" and job.incarnation == dead)
+            if again:
+                continue
             job.runs_nowhere = job.incarnation == dead
             if buried:
                 job.state = "failed"
                 job.entries += 1
+
+    def _waits_again(self, job: Model) -> None:
+        assert job.claimed is not None
+        job.lost.append((job.claimed, self.store.worker(job.worker, job.incarnation, alive=False)))
+        job.state, job.claimed, job.incarnation = "queued", None, ""
+        self.store.ticket(job.worker, job.spec.level)
+
+    @rule(job_id=jobs, twice=st.booleans())
+    def lose_the_engine(self, job_id: str, twice: bool) -> None:
+        job, worker = self.model[job_id], self.workers[self.model[job_id].worker]
+        again = worker.claims.give_up(job.claimed) if job.claimed else False
+        assert again is (job.may_be_tried_again and job.incarnation == worker.incarnation)
+        if again and twice and job.claimed:
+            assert worker.claims.give_up(job.claimed)
+        if again:
+            self._waits_again(job)
+
+    @rule(job_id=jobs, final=st.sampled_from(["", "done", "failed"]))
+    def write_late(self, job_id: str, final: str) -> None:
+        """Attempts that were lost may not have noticed."""
+        for claimed, worker in self.model[job_id].lost:
+            assert not worker.append(claimed, 1_000, {"": TEXT, "done": DONE, "failed": FAILED}[final], final)
+
+    @rule(job_id=jobs)
+    def try_the_living_again(self, job_id: str) -> None:
+        job = self.model[job_id]
+        living = self.workers[job.worker].incarnation
+        assert not self.run_async(self.store.jobs.requeue(job_id, job.worker, living))
 
     @rule(job_id=jobs)
     def bury_the_living(self, job_id: str) -> None:

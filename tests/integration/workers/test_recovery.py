@@ -7,12 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from scheduler.attempts import MOST_ATTEMPTS
 from tests.doubles.broker import Broker
 from tests.doubles.cluster import Cluster
 from tests.doubles.services import wait_for
 from tests.integration.workers.clients import (
     Asking,
+    Stream,
+    engine_pid,
     line,
+    outcomes,
     running,
     text_of,
     tickets,
@@ -23,18 +27,32 @@ from tests.integration.workers.clients import (
 
 pytestmark = pytest.mark.integration
 
-SLOW = "say 600 words at 5 tokens/s"
+LONG = "say 80 words at 10 tokens/s"
+WHOLE = words(80)
 
 
 def one_slot(folder: Path, broker: Broker, **settings: object) -> Cluster:
     return Cluster(folder, broker.url, workers=1, slots=1, settings=settings)
 
 
-def test_a_killed_workers_queued_jobs_move_and_its_running_one_ends_with_an_error(
+def told_once(stream: Stream, whole: str) -> None:
+    """The client saw one answer, from its first word to its end."""
+    stream.answer.result()
+    assert (stream.text, stream.last) == (whole, "message_stop")
+    assert [event["type"] for event in stream.events].count("message_start") == 1
+    assert [event["type"] for event in stream.events].count("content_block_start") == 1
+
+
+def attempt_of(cluster: Cluster, agent: str) -> dict[str, object]:
+    """The log line of an agent's one request."""
+    return cluster.wait_log(lambda line: line.get("event") == "request" and line.get("agent") == agent)
+
+
+def test_a_killed_workers_queued_jobs_move_and_its_running_one_goes_on_elsewhere(
     tmp_path: Path, broker: Broker
 ) -> None:
     with one_slot(tmp_path, broker) as cluster, Asking(cluster) as asking:
-        cut = asking.stream(SLOW, "cut")
+        cut = asking.stream(LONG, "cut")
         assert cut.first_text.wait(30)
         queued = [asking.ask("say 3 words", f"queued-{number}") for number in range(4)]
         wait_line(cluster, 4)
@@ -42,34 +60,72 @@ def test_a_killed_workers_queued_jobs_move_and_its_running_one_ends_with_an_erro
         cluster.kill_worker("w1")
         assert [text_of(answer.result()) for answer in queued] == [words(3)] * 4
         assert {answer.result().headers["x-corral-worker"] for answer in queued} == {"w2"}
-        cut.answer.result()
-        assert cut.last == "api_error"
-        assert "worker died" in cut.events[-1]["error"]["message"]
+        told_once(cut, WHOLE)
+        request = attempt_of(cluster, "cut")
+        assert (request["attempt"], request["worker"], request["outcome"]) == (2, "w2", "done")
         assert (line(cluster), running(cluster), sum(tickets(cluster))) == (0, 0, 0)
 
 
-def test_an_answer_cut_before_its_first_word_is_a_status_code_to_be_retried(tmp_path: Path, broker: Broker) -> None:
+@pytest.mark.parametrize("text", ["slow start 2s say 3 words", "say 3 words at 1 tokens/s"])
+def test_a_whole_answer_that_was_cut_is_given_whole(tmp_path: Path, broker: Broker, text: str) -> None:
     with one_slot(tmp_path, broker) as cluster, Asking(cluster) as asking:
-        cut = asking.ask("slow start 60s say 3 words", "cut")
+        cut = asking.ask(text, "cut")
         wait_running(cluster, 1)
+        wait_for(lambda: list(cluster.redis.scan_iter("corral:stream:*")), "its first word")
+        cluster.start_worker("w2")
         cluster.kill_worker("w1")
         answer = cut.result()
-        assert answer.status_code >= 500
-        assert answer.headers["x-should-retry"] == "true"
-        assert answer.json()["error"]["type"] == "api_error"
+        assert text_of(answer) == words(3)
+        assert (answer.headers["x-corral-attempt"], answer.headers["x-corral-worker"]) == ("2", "w2")
+        assert answer.json()["usage"]["output_tokens"] == 3
+        assert answer.json()["stop_reason"] == "end_turn"
+
+
+def test_an_answer_that_loses_every_engine_ends_with_an_honest_error(tmp_path: Path, broker: Broker) -> None:
+    with one_slot(tmp_path, broker) as cluster, Asking(cluster) as asking:
+        cut = asking.stream("die after 3 tokens", "cut")
+        cut.answer.result()
+        assert cut.last == "api_error"
+        assert "engine" in cut.events[-1]["error"]["message"]
+        assert cut.text == words(3 * MOST_ATTEMPTS)  # each attempt went on where the last one was cut
+        assert outcomes(cluster) == ["died"] * MOST_ATTEMPTS
+        assert attempt_of(cluster, "cut")["attempt"] == MOST_ATTEMPTS
+
+
+def test_an_answer_that_loses_every_worker_ends_with_an_honest_error(tmp_path: Path, broker: Broker) -> None:
+    with one_slot(tmp_path, broker) as cluster, Asking(cluster) as asking:
+        cut = asking.stream("say 600 words at 5 tokens/s", "cut")
+        assert cut.first_text.wait(30)
+        for attempt in range(1, MOST_ATTEMPTS + 1):
+            wait_running(cluster, 1)
+            cluster.kill_worker("w1")
+            if attempt < MOST_ATTEMPTS:
+                cluster.start_worker("w1")
+                wait_attempt(cluster, attempt + 1)
+        cut.answer.result()
+        assert cut.last == "api_error"
+        assert "worker died" in cut.events[-1]["error"]["message"]
+        assert cut.text == words(len(cut.text.split()))
+
+
+def wait_attempt(cluster: Cluster, attempt: int) -> None:
+    """Until that attempt at the one job is being made."""
+    (name,) = cluster.redis.scan_iter("corral:job:*")
+    wait_for(
+        lambda: cluster.redis.hmget(name, "state", "attempt") == ["running", str(attempt)], f"attempt {attempt}", 30
+    )
 
 
 def test_a_killed_worker_that_comes_back_serves_its_own_line(tmp_path: Path, broker: Broker) -> None:
     with one_slot(tmp_path, broker) as cluster, Asking(cluster) as asking:
-        cut = asking.stream(SLOW, "cut")
+        cut = asking.stream(LONG, "cut")
         assert cut.first_text.wait(30)
         queued = [asking.ask("say 3 words", f"queued-{number}") for number in range(3)]
         wait_line(cluster, 3)
         cluster.kill_worker("w1")
         cluster.start_worker("w1")
         assert [text_of(answer.result()) for answer in queued] == [words(3)] * 3
-        cut.answer.result()
-        assert cut.last == "api_error"
+        told_once(cut, WHOLE)
 
 
 def tickets_sent(cluster: Cluster) -> int:
@@ -130,22 +186,36 @@ def test_a_worker_that_is_stopped_ends_its_answers_hands_over_its_line_and_exits
 def test_a_worker_that_leaves_at_once_loses_nothing_of_its_line(tmp_path: Path, broker: Broker) -> None:
     """Its engine is down, so its jobs wait and nothing keeps it from leaving."""
     with one_slot(tmp_path, broker) as cluster, Asking(cluster) as asking:
-        dying = asking.ask("die after 0 tokens", "dying")
+        cut = asking.stream(LONG, "cut")
+        assert cut.first_text.wait(30)
         queued = asking.ask("slow start 1s say 3 words", "queued")
-        dying.result()
+        wait_line(cluster, 1)
+        os.kill(engine_pid(cluster), signal.SIGKILL)
         cluster.start_worker("w2")
         cluster.stop_worker("w1")
         assert text_of(queued.result()) == words(3)
+        told_once(cut, WHOLE)
 
 
-def test_answers_longer_than_the_drain_end_with_a_proper_error(tmp_path: Path, broker: Broker) -> None:
+def test_answers_longer_than_the_drain_go_on_elsewhere(tmp_path: Path, broker: Broker) -> None:
     with one_slot(tmp_path, broker, drain_s=1) as cluster, Asking(cluster) as asking:
-        cut = asking.stream(SLOW, "cut")
+        cut = asking.stream(LONG, "cut")
+        assert cut.first_text.wait(30)
+        cluster.add_worker("w2")
+        assert cluster.stop_worker("w1") == 0
+        told_once(cut, WHOLE)
+        assert attempt_of(cluster, "cut")["worker"] == "w2"
+
+
+def test_an_answer_that_is_cut_by_the_drain_of_the_only_worker_waits_for_the_next(
+    tmp_path: Path, broker: Broker
+) -> None:
+    with one_slot(tmp_path, broker, drain_s=1) as cluster, Asking(cluster) as asking:
+        cut = asking.stream(LONG, "cut")
         assert cut.first_text.wait(30)
         assert cluster.stop_worker("w1") == 0
-        cut.answer.result()
-        assert cut.last == "api_error"
-        assert "the worker was stopped" in cut.events[-1]["error"]["message"]
+        cluster.start_worker("w2")
+        told_once(cut, WHOLE)
 
 
 def test_a_second_worker_of_one_name_refuses_to_start_and_harms_nobody(tmp_path: Path, broker: Broker) -> None:
@@ -160,14 +230,18 @@ def test_a_second_worker_of_one_name_refuses_to_start_and_harms_nobody(tmp_path:
         assert text_of(cluster.messages("say 3 words")) == words(3)
 
 
-def test_a_worker_whose_process_hangs_loses_its_jobs_and_may_come_back(tmp_path: Path, broker: Broker) -> None:
-    with Cluster(tmp_path, broker.url, workers=1, slots=1) as cluster, Asking(cluster) as asking:
-        cut = asking.stream("say 2000 words at 200 tokens/s", "cut")
+def test_a_worker_whose_process_hangs_may_go_on_with_its_own_job_when_it_comes_back(
+    tmp_path: Path, broker: Broker
+) -> None:
+    """It has not noticed that it was taken for dead: for a moment it makes two attempts at one job."""
+    with one_slot(tmp_path, broker) as cluster, Asking(cluster) as asking:
+        cut = asking.stream(LONG, "cut")
         assert cut.first_text.wait(30)
         os.kill(cluster.workers["w1"].pid, signal.SIGSTOP)
-        cut.answer.result()
-        assert cut.last == "api_error"
+        wait_line(cluster, 1)
         os.kill(cluster.workers["w1"].pid, signal.SIGCONT)
+        told_once(cut, WHOLE)
+        assert attempt_of(cluster, "cut")["attempt"] == 2
         cluster.wait_worker("w1", "ready")
         assert text_of(cluster.messages("say 3 words")) == words(3)
 

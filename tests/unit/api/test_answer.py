@@ -122,6 +122,15 @@ async def test_nobody_comes_back_for_an_answer_that_was_lost() -> None:
     assert not job.may_return
 
 
+@pytest.mark.parametrize(
+    ("comes", "words"), [([[]], "lost with the broker's data"), ([ENDS[:2], []], "nobody could go on with it")]
+)
+async def test_an_answer_whose_record_is_gone_is_told_what_was_lost(comes: list[list[Delta]], words: str) -> None:
+    made = answer(Job(*comes, vanished=[True]))
+    with pytest.raises(WorkerLost, match=words):
+        await made.whole()
+
+
 # --- a broker that is away for a moment ---------------------------------------------------------------------------
 
 AWAY: dict[str, Callable[[], Job]] = {

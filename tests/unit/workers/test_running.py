@@ -29,6 +29,20 @@ def test_a_job_counts_as_running_inside_its_block() -> None:
     assert running.jobs() == []
 
 
+def test_of_two_attempts_at_one_job_the_end_of_the_first_leaves_the_second_running() -> None:
+    """A worker that was taken for dead takes its own job again before it hears that its attempt is over."""
+    running, second = Running(), Generation()
+    with ExitStack() as first, ExitStack() as later:
+        first.enter_context(running.job("a"))
+        later.enter_context(running.job("a"))
+        running.attach("a", second)
+        first.close()
+        assert running.jobs() == ["a"]
+        running.cancel("a")
+        assert second.cancelled.is_set()
+    assert running.jobs() == []
+
+
 def test_cancelling_stops_the_generation_of_that_job_alone() -> None:
     running, one, two = Running(), Generation(), Generation()
     with running.job("a"), running.job("b"):

@@ -17,15 +17,19 @@ from scheduler.contract import (
     Finished,
     GenerationRequest,
     Kind,
+    Message,
     Rates,
     Started,
     StopReason,
+    TextBlock,
     TextDelta,
+    ToolCall,
     decode_deltas,
 )
 from scheduler.packing import pack
 from scheduler.policy.line import Cached, Rules
 from scheduler.stream import Append, Flusher
+from workers.attempts import Attempts
 from workers.caches import Caches
 from workers.llama.client import End, Prompt
 from workers.meter import Meter, WriteBudget
@@ -67,6 +71,16 @@ class Lines:
         self.asked: list[tuple[int, int]] = []
         self.settled: list[tuple[str, float, int | None, bool]] = []
         self.broken = False
+        self.attempts_left = 0
+        self.said: list[Delta] = []
+        self.tickets: list[str] = []
+
+    def past(self, _: ClaimedJob) -> list[Delta]:
+        return self.said
+
+    def give_up(self, _: ClaimedJob) -> bool:
+        self.attempts_left -= 1
+        return self.attempts_left >= 0
 
     def claim(self, slots: int, tickets: int, cached: Sequence[Cached], token_ms: float) -> ClaimedJob | None:
         self.claims += 1
@@ -80,6 +94,10 @@ class Lines:
         if self.broken:
             raise BrokerDown("away", retry_after_s=5)
         self.settled.append((job.id, used_ms, output_tokens, in_tool_call))
+
+
+def chances(lines: Lines) -> Attempts:
+    return Attempts(cast(Claims, lines), lambda job: lines.tickets.append(job.id))
 
 
 class Pen(Append):
@@ -100,7 +118,9 @@ class Engine:
     name = "w1"
     context_tokens, prompt_limit_tokens, model_hash = CONTEXT, LIMIT, "hash"
 
-    def __init__(self, *events: object, usable: int = 1) -> None:
+    def __init__(self, *events: object, usable: int = 1, asked: int | None = None) -> None:
+        """`asked`: after a beginning of this answer the engine is asked for so many tokens."""
+        self.asked = asked
         self.caches = Caches(SlotTable(1), cast(Any, None), None, Meter(), WriteBudget(1), "no store here")
         self.events = events
         self.usable = usable
@@ -112,12 +132,19 @@ class Engine:
     def engine_bytes(self) -> int:
         return 5
 
+    def count(self, request: GenerationRequest) -> int:
+        blocks = [block for message in request.messages for block in message.content]
+        return sum(len(block.text) for block in blocks if isinstance(block, TextBlock))
+
+    def ends_with(self, _request: GenerationRequest, _text: str) -> bool:
+        return True
+
     def doubt(self) -> None:
         self.doubts += 1
 
     @contextmanager
     def generation(self, request: GenerationRequest, slot: int) -> Iterator[Iterator[object]]:
-        assert (request, slot) == (REQUEST, 0)
+        assert (request if self.asked is None else request.max_tokens, slot) == (self.asked or REQUEST, 0)
         yield self._said()
 
     def _said(self) -> Iterator[object]:
@@ -130,7 +157,9 @@ class Engine:
 def run(engine: Engine, lines: Lines | None = None, pen: Pen | None = None) -> Pen:
     pen = pen or Pen()
     with Flusher(1) as flusher:
-        work = Work(cast(Claims, lines or Lines(BODY)), pen, flusher, Running(), cast(Serving, cast(Any, engine)))
+        lines = lines or Lines(BODY)
+        serving = cast(Serving, cast(Any, engine))
+        work = Work(cast(Claims, lines), pen, flusher, Running(), serving, chances(lines))
         work.generate("ticket", "me", 5)
     assert not any(slot.busy for slot in engine.caches.table.snapshot())
     return pen
@@ -264,7 +293,9 @@ def test_a_ticket_counts_as_work_from_before_its_claim() -> None:
             return super().claim(slots, tickets, cached, token_ms)
 
     with Flusher(1) as flusher:
-        work = Work(cast(Claims, Watching()), Pen(), flusher, running, cast(Serving, cast(Any, Engine())))
+        lines = Watching()
+        serving = cast(Serving, cast(Any, Engine()))
+        work = Work(cast(Claims, lines), Pen(), flusher, running, serving, chances(lines))
         work.generate("ticket", "me", 5)
     assert seen == [False]
     assert running.wait_idle(0)
@@ -276,7 +307,8 @@ def test_a_ticket_counts_as_work_from_before_its_claim() -> None:
 def work(engine: Engine, lines: Lines, running: Running | None = None) -> Pen:
     pen = Pen()
     with Flusher(1) as flusher:
-        made = Work(cast(Claims, lines), pen, flusher, running or Running(), cast(Serving, cast(Any, engine)))
+        serving = cast(Serving, cast(Any, engine))
+        made = Work(cast(Claims, lines), pen, flusher, running or Running(), serving, chances(lines))
         made.generate("ticket", "me", 5)
     return pen
 
@@ -356,3 +388,74 @@ def test_a_broker_that_is_away_at_the_settling_costs_no_answer() -> None:
     lines = Lines(BODY)
     lines.broken = True
     assert run(Engine(prompt(), END), lines).finals == ["done"]
+
+
+# --- another attempt --------------------------------------------------------------------------------------------------
+
+
+def test_an_answer_lost_with_its_engine_waits_for_another_attempt_and_the_client_hears_nothing() -> None:
+    lines = Lines(BODY)
+    lines.attempts_left = 1
+    pen = work(Engine(prompt(), TextDelta("half"), EngineLost("gone")), lines)
+    assert pen.finals == []
+    assert not any(isinstance(delta, Failed) for delta in pen.written)
+    assert lines.tickets == ["job-0"]
+
+
+def test_after_the_last_attempt_the_client_is_told() -> None:
+    lines = Lines(BODY)
+    pen = work(Engine(EngineLost("gone")), lines)
+    assert (pen.finals, lines.tickets) == (["failed"], [])
+
+
+def test_a_call_that_was_told_is_not_made_again() -> None:
+    lines = Lines(BODY)
+    lines.said = [Started("w0", 1, 1, 0, 10, 4), TextDelta("I look."), ToolCall("t1", "Bash", "{}")]
+    pen = work(Engine(EngineLost("must not be asked")), lines)
+    again, last = pen.written
+    assert again == Started("w0", 1, 1, 0, 10, 4)
+    assert isinstance(last, Finished)
+    assert (last.stop_reason, last.prompt_tokens, last.cached_tokens) == (StopReason.TOOL_USE, 10, 4)
+    assert last.output_tokens > 0
+
+
+HALF: list[Delta] = [Started("w0", 1, 1, 0, 10, 4), TextDelta("a" * 30)]
+
+
+def went_on(*events: object) -> tuple[Pen, Lines, Engine]:
+    """The attempt after one that has told 30 tokens of 100."""
+    message = Message(role="user", content=(TextBlock(text="go on"),))
+    body = pack(REQUEST.model_copy(update={"messages": (message,)})).body
+    lines, engine = Lines(body), Engine(*events, asked=70)
+    lines.said = list(HALF)
+    return work(engine, lines), lines, engine
+
+
+def test_an_answer_goes_on_after_what_was_told() -> None:
+    pen, *_ = went_on(prompt(43), TextDelta("b"), END)
+    assert [delta for delta in pen.written if isinstance(delta, TextDelta)] == [TextDelta("b")]
+    last = pen.written[-1]
+    assert isinstance(last, Finished)
+    assert (last.prompt_tokens, last.output_tokens) == (10, 32)
+
+
+def test_how_long_an_answer_is_is_learnt_of_all_of_it_and_charged_for_what_this_attempt_made() -> None:
+    _, lines, engine = went_on(prompt(43), TextDelta("b"), END)
+    ((_, used_ms, learnt, _),) = lines.settled
+    assert learnt == 30 + END.output_tokens
+    rates = engine.caches.meter.rates
+    new_tokens = 43 - 4
+    used_s = new_tokens / rates.prefill_tokens_per_s + END.output_tokens / rates.decode_tokens_per_s
+    assert used_ms == pytest.approx(1000 * used_s)
+
+
+def test_an_answer_that_goes_on_near_the_windows_end_is_not_refused_for_its_own_length() -> None:
+    pen, *_ = went_on(prompt(CONTEXT - 2), TextDelta("b"), END)
+    assert pen.finals == ["done"]
+
+
+def test_an_answer_whose_beginning_fills_the_window_ends_with_it() -> None:
+    pen, *_ = went_on(prompt(CONTEXT + 1), END)
+    last = pen.written[-1]
+    assert isinstance(last, Finished)
+    assert (last.stop_reason, last.output_tokens) == (StopReason.WINDOW, 30)

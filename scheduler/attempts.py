@@ -1,0 +1,21 @@
+"""Another attempt at an answer that was lost with its engine or worker.
+
+Owns: how often an answer is tried, and the arguments of the step that puts its job back (`lua/requeue.lua`), which a
+worker takes for itself and `recovery` for one that died.
+Never: says who has died, or how the answer goes on (`policy.resuming`).
+"""
+
+from infra import keys
+
+MOST_ATTEMPTS = 3
+WAITS_AT_LEAST_MS = 600_000  # an engine may take so long to load a model
+LIVES_ON_MS = 60_000  # a record, after its wait limit
+
+
+def requeue_keys(job_id: str, worker: str) -> list[str]:
+    return [keys.job(job_id), keys.line(worker), keys.running(worker), keys.lease(worker), keys.stream(job_id)]
+
+
+def requeue_arguments(job_id: str, incarnation: str, *, alive: bool) -> list[str | int]:
+    """`alive`: the incarnation itself gives the job up; else it must be dead."""
+    return [job_id, incarnation, keys.LEVEL_WEIGHT, MOST_ATTEMPTS, WAITS_AT_LEAST_MS, LIVES_ON_MS, "1" if alive else ""]

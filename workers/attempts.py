@@ -1,0 +1,56 @@
+"""Another attempt at an answer that this worker or its engine lost.
+
+Owns: which failures are worth one, giving the job back, and the ticket that brings it to a thread again.
+Never: goes on with an answer (`resuming`); speaks for a worker that died (`scheduler.recovery`).
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import structlog
+
+from infra.errors import BrokerDown, EngineLost, WorkerLost
+from scheduler.claims import Claims
+from scheduler.contract import ClaimedJob
+from scheduler.stream import Writer
+
+log = structlog.get_logger(__name__)
+
+Ticket = Callable[[ClaimedJob], None]
+
+
+class Attempts:
+    """The second chances of one worker's jobs."""
+
+    def __init__(self, claims: Claims, publish: Ticket) -> None:
+        """`publish` puts a ticket for a job of this worker's line into its queue, and raises BrokerDown."""
+        self._claims = claims
+        self._publish = publish
+
+    @contextmanager
+    def at(self, job: ClaimedJob, answer: Writer) -> Iterator[None]:
+        """Inside the block the job is answered; when engine or worker is lost there, it waits for another attempt.
+
+        Raises what ended the answer when it has had them all.
+        """
+        try:
+            yield
+        except (EngineLost, WorkerLost) as error:
+            answer.flush_due()  # what is told need not be made again
+            if not self._waits_again(job):
+                raise
+            answer.leave()
+            log.warning("job_tried_again", job=job.id, attempt=job.attempt, reason=error.message)
+            self._send_ticket(job)
+
+    def _waits_again(self, job: ClaimedJob) -> bool:
+        try:
+            return self._claims.give_up(job)
+        except BrokerDown:
+            return False  # the client is told of the first trouble
+
+    def _send_ticket(self, job: ClaimedJob) -> None:
+        try:
+            self._publish(job)
+        except BrokerDown as error:  # recovery replaces it
+            log.warning("ticket_not_sent", job=job.id, reason=error.message)
