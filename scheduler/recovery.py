@@ -1,8 +1,8 @@
 """What becomes of the jobs of a worker that died, left, cannot serve, or came back as another process.
 
 Owns: finding the dead, saying whose queued jobs have to move, giving running ones another attempt or, after the last
-one, an end, replacing lost tickets, and
-forgetting workers of which nothing is left; after that, one look at the balance of lines.
+one, an end, replacing lost tickets, and forgetting workers of which nothing is left; after that, one look at the
+balance of lines.
 Never: places by rules of its own (`policy`), writes a lease.
 
 Run by every API process, one at a time under a lock. A worker is dead when its lease is gone and this process has

@@ -4,8 +4,8 @@
 --       5 prefix of the keys of attained service  6 half-life of service (ms)
 -- Returns 1 when it waits again, at its old place; 0 when it is not ours, has ended, or was begun.
 -- Invariant: only a job of which nothing was written is answered again. One that was begun is marked as no living
--- incarnation's, so that `recovery` gives it another attempt. What the claim charged is taken back, as far as it has not faded. The keys
--- of service are made from names in the record, so they cannot be passed in KEYS.
+-- incarnation's, so that `recovery` gives it another attempt. What the claim charged is taken back, as far as it has not
+-- faded. The keys of service are made from names in the record, so they cannot be passed in KEYS.
 if redis.call('HGET', KEYS[4], ARGV[1]) ~= ARGV[2] then return 0 end
 local r = redis.call('HMGET', KEYS[1], 'state', 'level', 'arrival', 'deadline_ms', 'key', 'agent', 'expected_ms',
   'claimed_ms')

@@ -48,11 +48,6 @@ class Outlook:
         self._services = services
         self._unseen = self.queued / max(1, len(line.waiting))
 
-    @property
-    def free_now(self) -> bool:
-        """Whether a slot is free, though it may be kept for some."""
-        return len(self._running) + self.queued < self.line.slots
-
     def free_for(self, level: int) -> bool:
         """Whether the next job that comes, if it is of that level, is started at once."""
         return len(self._running) + self.queued < self.slots_for(level)

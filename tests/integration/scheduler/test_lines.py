@@ -58,7 +58,7 @@ async def test_what_runs_is_seen_with_what_is_left_of_it(store: Store, lines: Li
     await lines.read(await infos(store), "m")
     outlook = lines.of("w1")
     assert outlook is not None
-    assert not outlook.free_now
+    assert not outlook.free_for(0)
     assert 1000 < outlook.start_ms(newcomer()) < 20_000
 
 
@@ -162,4 +162,4 @@ async def test_what_runs_without_a_record_holds_its_slot(store: Store, lines: Li
     await lines.read(await infos(store), "m")
     outlook = lines.of("w1")
     assert outlook is not None
-    assert not outlook.free_now
+    assert not outlook.free_for(0)

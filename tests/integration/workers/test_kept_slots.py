@@ -29,7 +29,6 @@ from tests.integration.workers.clients import (
 
 pytestmark = pytest.mark.integration
 
-SLOW = "say 600 words at 5 tokens/s"
 TOOL = {"name": "Bash", "description": "runs", "input_schema": {"type": "object", "properties": {}}}
 
 

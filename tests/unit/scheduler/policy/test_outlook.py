@@ -52,7 +52,7 @@ slot_counts = st.integers(1, 4)
 
 def test_a_free_slot_means_now() -> None:
     assert outlook(slots=2).start_ms(job("9")) == 0.0
-    assert outlook(slots=2).free_now
+    assert outlook(slots=2).free_for(0)
 
 
 def test_behind_a_running_job_it_is_what_is_left_of_that() -> None:
