@@ -86,7 +86,7 @@ async def shared_out(
 async def test_unequal_agents_get_equal_shares_and_levels_are_kept(
     start_cluster: StartCluster, record_property: Callable[[str, object], None]
 ) -> None:
-    cluster = paced(start_cluster, WORKERS, SLOTS, ageing_s=3, early_commit_s=60)
+    cluster = paced(start_cluster, WORKERS, SLOTS, ageing_s=3, move_margin_s=0.2, early_commit_s=60)
     await shared_out(cluster, 0.8, 36, 3, record_property)
 
 
