@@ -1,7 +1,8 @@
 """A request as the bytes that lie in Redis.
 
-Owns: the packing (JSON, then zlib at its fastest: a body of tool schemas shrinks four to five times in about 1 ms; an
-image of 10 MB takes a quarter of a second, so large ones are packed off the event loop).
+Owns: the packing: how long the tools are, the tools (`tool_lists`), a letter, and all else as JSON; that is compressed
+by zlib at its fastest where it is large (a megabyte takes 5 ms, an image of 10 MB a quarter of a second, so large ones
+are packed off the event loop).
 Never: where the bytes are kept.
 """
 
@@ -9,27 +10,50 @@ import zlib
 from collections.abc import Iterator
 from hashlib import sha256
 
+from scheduler import tool_lists
 from scheduler.contract import GenerationRequest, ImageBlock, PackedRequest, ToolResultBlock
+from scheduler.policy.chain import Chain, chain
+from scheduler.tool_lists import ToolList
 
 IMAGE_BYTES = 4000  # as text of so many tokens as an image of usual size has, about 1,000, whatever its file weighs
+PLAIN_BYTES = 150_000  # up to here it costs more time to compress a body than to carry it
+PLAIN, COMPRESSED = b"j", b"z"
+LENGTH_BYTES = 4
 
 
-def pack(request: GenerationRequest) -> PackedRequest:
-    """Equal requests give equal bytes."""
-    text = request.model_dump_json().encode()
-    body = zlib.compress(text, 1)
+def pack(request: GenerationRequest, tools: ToolList | None = None) -> PackedRequest:
+    """Equal requests give equal bytes. `tools` is what is known of its tools."""
+    tools = tools or tool_lists.tool_list(request.tools, keep=False)
+    text = request.model_dump_json(exclude={"tools"}).encode()
+    rest = PLAIN + text if len(text) <= PLAIN_BYTES else COMPRESSED + zlib.compress(text, 1)
+    body = b"".join((len(tools.packed).to_bytes(LENGTH_BYTES), tools.packed, rest))
+    images_bytes = sum(max(0, len(image.url) - IMAGE_BYTES) for image in _images(request))
     return PackedRequest(
         model=request.model,
         body=body,
-        json_bytes=len(text) - sum(max(0, len(image.url) - IMAGE_BYTES) for image in _images(request)),
+        json_bytes=len(text) + tools.json_bytes - images_bytes,
         digest=sha256(body).digest(),
         greedy=request.temperature == 0,
     )
 
 
 def unpack(body: bytes) -> GenerationRequest:
-    """The request in the `body` of `pack`'s. Raises zlib.error or pydantic.ValidationError on anything else."""
-    return GenerationRequest.model_validate_json(zlib.decompress(body))
+    """The request in the `body` of `pack`'s. Raises zlib.error or ValueError on anything else."""
+    return _unpacked(body)[0]
+
+
+def unpack_with_chain(body: bytes) -> tuple[GenerationRequest, Chain]:
+    """The request and its chain. Raises as `unpack`."""
+    request, tools = _unpacked(body)
+    return request, chain(request, tools.link)
+
+
+def _unpacked(body: bytes) -> tuple[GenerationRequest, ToolList]:
+    end = LENGTH_BYTES + int.from_bytes(body[:LENGTH_BYTES])
+    tools = tool_lists.read(body[LENGTH_BYTES:end])
+    letter, rest = body[end : end + 1], body[end + 1 :]
+    text = zlib.decompress(rest) if letter == COMPRESSED else rest
+    return GenerationRequest.model_validate_json(text).model_copy(update={"tools": tools.tools}), tools
 
 
 def _images(request: GenerationRequest) -> Iterator[ImageBlock]:

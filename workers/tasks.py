@@ -15,8 +15,7 @@ from infra.errors import Cancelled, CorralError, EngineLost, EngineRefused, Fenc
 from infra.observability import stages
 from scheduler.claims import Claims, SlotKept
 from scheduler.contract import ClaimedJob, Delta, Finished, Rates, Started
-from scheduler.packing import unpack
-from scheduler.policy.chain import chain
+from scheduler.packing import unpack_with_chain
 from scheduler.stream import Append, Flusher, Writer
 from workers.attempts import Attempts
 from workers.bases import Found, prepare
@@ -104,7 +103,7 @@ class Work:
     def _generated(self, job: ClaimedJob, answer: Writer, used: Used) -> Finished:
         """Everything but the end, which is returned."""
         serving, caches = self._serving, self._ready_caches()
-        asked = unpack(job.body)
+        asked, links = unpack_with_chain(job.body)
         resumed = resume(self._claims, serving, job, asked)
         stages.mark("unpacked")
         if isinstance(resumed, Over):
@@ -112,7 +111,7 @@ class Work:
             return resumed.end
         request, used.said_tokens = resumed.request, resumed.said_tokens
         # What the next turn will begin with is what was asked.
-        want = Want(job.conversation, job.agent, job.kind, chain(asked), job.level)
+        want = Want(job.conversation, job.agent, job.kind, links, job.level)
         with caches.table.hold(want, partial(caches.patience_s, want)) as slot:
             found = prepare(caches, serving, self._running, job, request, slot, want)
             turn = _Turn(job, resumed, slot, want, caches, found, used)

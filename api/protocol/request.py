@@ -7,7 +7,6 @@ milliseconds, so callers parse those off the event loop.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from pydantic import BaseModel, ConfigDict
 
@@ -15,15 +14,13 @@ from api.protocol import identity, normalise, notes, places, prefix
 from api.protocol.body import read_object
 from api.protocol.dropped import Dropped
 from api.protocol.schema import DEFAULT_MAX_TOKENS, MessagesRequest, ThinkingSwitch, validated
-from scheduler.contract import GenerationRequest, Identity, PackedRequest, TextBlock, Thinking, Tool
+from scheduler.contract import GenerationRequest, Identity, PackedRequest, TextBlock, Thinking
 from scheduler.packing import pack
-from scheduler.policy.chain import Chain, ToolsLink, chain, tools_link
+from scheduler.policy.chain import Chain, chain
+from scheduler.tool_lists import KNOWN_LIST_CHARACTERS, tool_list
 
 # How Claude Code (2.1.197) begins the history that it goes on with after a compaction.
 SUMMARY = "This session is being continued from a previous conversation"
-# Together they bound what the remembered tool lists keep alive: 8 MB of JSON.
-KNOWN_LISTS = 16
-KNOWN_LIST_BYTES = 500_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +75,10 @@ def parse(
     level = identity.level(headers, default_level)
     body = validated(read_object(raw))
     request, dropped = _generation_request(body, models, reading)
-    links = chain(request, _link(_SameList(request.tools)) if len(raw) <= KNOWN_LIST_BYTES else None)
+    tools = tool_list(request.tools, keep=len(raw) <= KNOWN_LIST_CHARACTERS)
+    links = chain(request, tools.link)
     return Call(
-        request=pack(request),
+        request=pack(request, tools),
         chain=links,
         summarised=_summarised(request),
         dropped=dropped,
@@ -133,26 +131,3 @@ def _thinking(switch: ThinkingSwitch | None) -> Thinking:
     if switch.type == "disabled":
         return Thinking(enabled=False)
     return Thinking(enabled=True, budget_tokens=switch.budget_tokens)
-
-
-class _SameList:
-    """A tool list that equals only a list of the same objects, so that looking it up reads none of its 70 kB.
-
-    `prefix` makes one object of equal tools.
-    """
-
-    __slots__ = ("tools",)
-
-    def __init__(self, tools: tuple[Tool, ...]) -> None:
-        self.tools = tools
-
-    def __hash__(self) -> int:
-        return hash(tuple(map(id, self.tools)))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _SameList) and list(map(id, self.tools)) == list(map(id, other.tools))
-
-
-@lru_cache(KNOWN_LISTS)
-def _link(known: _SameList) -> ToolsLink:
-    return tools_link(known.tools)

@@ -96,7 +96,9 @@ def test_a_packed_request_comes_back_equal_in_the_clients_own_order(
         }
     )
     packed = pack(request)
-    assert (packed.model, packed.json_bytes) == ("m", len(request.model_dump_json().encode()))
+    whole_bytes = len(request.model_dump_json().encode())
+    assert packed.model == "m"
+    assert whole_bytes - len('"tools":,') <= packed.json_bytes <= whole_bytes
     back = unpack(packed.body)
     assert back == request
     assert list(back.tools[0].input_schema) == list(schema)
