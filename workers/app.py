@@ -145,6 +145,7 @@ def _consume(app: Celery, work: Work, serving: Serving, settings: Settings) -> N
         queues=[keys.queue(settings.worker_name)],
         concurrency=serving.slot_count,
         pool="workers.pool:GatedPool",
+        consumer_cls="workers.consumer:GatheringConsumer",
         loglevel="WARNING",
         task_events=True,
         without_gossip=True,
