@@ -30,6 +30,7 @@ from scheduler.promises import Promises, Room, Verdict
 MOST_SHOWN = 20  # jobs of a line
 SHOWN_WITHIN_S = 0.3  # what is shown waits no longer for the broker
 NOT_YET_ARRIVED = 10**15  # beyond every arrival number
+FORESEEN_MS = 3_600_000  # what is reckoned for later is a guess
 NEVER_MS = 1e9  # the script knows no infinity
 
 
@@ -77,7 +78,7 @@ class Forecast:
             verdict = await self._promises.ask(spec, room)
             if not verdict.comes_in:
                 self.refused["full" if verdict.full else "wait"] += 1
-                raise _refusal(spec, verdict)
+                raise refusal(spec, verdict)
             self.kept += verdict.kept
         return arrival
 
@@ -221,13 +222,16 @@ def _room(asks: Waiting, outlooks: Mapping[str, Outlook], wait_ms: float, usual_
     )
 
 
-def _refusal(spec: JobSpec, verdict: Verdict) -> CorralError:
+def refusal(spec: JobSpec, verdict: Verdict) -> CorralError:
+    """What a request that does not come in is told, and when it may ask again."""
     retry_after_s = verdict.retry_after_s
     again = f"ask again in {retry_after_s} s"
     if verdict.full:
         return QueueFull(f"all workers are busy and their queues are full; {again}", retry_after_s=retry_after_s)
-    words = f"a slot is expected in about {verdict.wait_ms / 1000:.0f} s, and this request may wait for "
-    words += f"{spec.wait_limit_ms / 1000:g} s; {again}"
+    when = (
+        f"in about {verdict.wait_ms / 1000:.0f} s" if verdict.wait_ms <= FORESEEN_MS else "in an hour at the earliest"
+    )
+    words = f"a slot is expected {when}, and this request may wait for {spec.wait_limit_ms / 1000:g} s; {again}"
     kind = QueueFull if spec.identity.identified else WaitedTooLong
     return kind(words, retry_after_s=retry_after_s)
 
