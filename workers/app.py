@@ -152,6 +152,7 @@ def _consume(app: Celery, work: Work, serving: Serving, settings: Settings) -> N
         without_mingle=True,
         quiet=True,
     )
+    pool.GatedPool.hub = worker.hub
     worker.start()
 
 

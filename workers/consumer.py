@@ -8,11 +8,13 @@ which an answer begins. Who looks at Flower does not see a quarter of a second.
 """
 
 import threading
+from time import monotonic
 from typing import Any
 
 from celery.worker.consumer import Consumer
 
 EVENTS_S = 0.25
+LOST_S = 2.0  # a timer that has not come by then was taken back by Celery, which does so when its connection breaks
 MOST_EVENTS = 1000  # beyond, whichever thread made the last one sends them all; Celery's own bound is 24
 
 
@@ -22,7 +24,7 @@ class GatheringConsumer(Consumer):  # type: ignore[misc]  # celery is untyped
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self._lock = threading.Lock()
-        self._will_send = False
+        self._until_s = 0.0
 
     def stop(self) -> None:
         """Celery's own; what has gathered is sent first."""
@@ -32,9 +34,9 @@ class GatheringConsumer(Consumer):  # type: ignore[misc]  # celery is untyped
     def on_send_event_buffered(self) -> None:
         """An event was made; in any thread."""
         with self._lock:
-            if self._will_send or not self.hub:
+            if not self.hub or monotonic() < self._until_s:
                 return
-            self._will_send = True
+            self._until_s = monotonic() + LOST_S
         self.hub.call_soon(self._send_later)  # a timer may be set in the hub's own thread only
 
     def _send_later(self) -> None:
@@ -42,7 +44,7 @@ class GatheringConsumer(Consumer):  # type: ignore[misc]  # celery is untyped
 
     def _send(self) -> None:
         with self._lock:
-            self._will_send = False
+            self._until_s = 0.0
         if self.event_dispatcher:
             self.event_dispatcher.buffer_limit = MOST_EVENTS
         self._flush_events()

@@ -5,6 +5,7 @@ zero while the engine is not ready, so that jobs wait in the line and not in a w
 Never: runs a job by itself; Celery's own thread pool does.
 
 Stock `threads` leaves the hub asleep when a task ends, so the next ticket waits up to half a second; this one wakes it.
+It keeps the hub: kombu's own "current" one is none any more once a broken connection has reset it.
 """
 
 from collections.abc import Callable
@@ -13,13 +14,15 @@ from typing import Any
 from celery.concurrency.base import apply_target
 from celery.concurrency.thread import ApplyResult
 from celery.concurrency.thread import TaskPool as ThreadPool
-from kombu.asynchronous import get_event_loop
+from kombu.asynchronous import Hub
 
 
 class GatedPool(ThreadPool):  # type: ignore[misc]  # celery is untyped
-    """Threads = slots; `gate` says how many of them may be used now. Set by the composition root before start."""
+    """Threads = slots; `gate` says how many of them may be used now. The composition root sets it, and the hub of the
+    worker, before that starts."""
 
     gate: Callable[[], int] = staticmethod(lambda: 0)
+    hub: Hub | None = None
 
     @property
     def num_processes(self) -> int:
@@ -45,9 +48,8 @@ class GatedPool(ThreadPool):  # type: ignore[misc]  # celery is untyped
 
 def wake() -> None:
     """Make the worker's hub look again at how many tickets it may take. Safe from any thread."""
-    hub = get_event_loop()
-    if hub is not None:
-        hub.call_soon(_nothing)
+    if GatedPool.hub is not None:
+        GatedPool.hub.call_soon(_nothing)
 
 
 def _nothing() -> None:

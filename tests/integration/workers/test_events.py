@@ -65,3 +65,12 @@ def test_a_worker_that_stops_sends_what_it_has_gathered(tmp_path: Path, broker: 
         assert text_of(asking.ask("say 3 words", "only").result()) == words(3)
         cluster.stop_worker("w1")
         assert set(heard.kinds()) == EVENTS
+
+
+def test_events_go_on_after_a_broken_connection(tmp_path: Path, broker: Broker) -> None:
+    with Cluster(tmp_path, broker.url, workers=1, slots=1) as cluster, Asking(cluster) as asking:
+        assert text_of(asking.ask("say 3 words", "before").result()) == words(3)
+        cluster.redis.client_kill_filter(_type="normal", skipme=True)
+        with hearing(cluster) as heard:
+            assert text_of(asking.ask("say 3 words", "after").result()) == words(3)
+            wait_for(lambda: "task-succeeded" in heard.kinds(), "the end of the task")

@@ -3,6 +3,8 @@
 import os
 import signal
 from pathlib import Path
+from statistics import median
+from time import perf_counter
 
 import pytest
 
@@ -96,6 +98,23 @@ def test_thirty_jobs_of_all_levels_run_by_level_and_arrival(tmp_path: Path, brok
         assert order == ["blocker", *(f"agent-{number}" for number in expected)]
         assert outcomes(cluster).count("done") >= 30
         assert line(cluster) == 0
+
+
+def test_the_next_job_starts_as_soon_after_a_broken_connection_as_before(tmp_path: Path, broker: Broker) -> None:
+    """One after another on one slot: a worker that sleeps between two takes ten times as long."""
+    with Cluster(tmp_path, broker.url, workers=1, slots=1) as cluster, Asking(cluster) as asking:
+
+        def seconds() -> float:
+            began_s = perf_counter()
+            answers = [asking.ask("say 1 words", f"agent-{number}") for number in range(12)]
+            assert [text_of(answer.result()) for answer in answers] == [words(1)] * 12
+            return perf_counter() - began_s
+
+        before_s = [seconds() for _ in range(4)]
+        cluster.redis.client_kill_filter(_type="normal", skipme=True)
+        assert text_of(asking.ask("say 1 words", "first").result()) == words(1)
+        after_s = [seconds() for _ in range(4)]
+        assert median(after_s) < 4 * median(before_s), (before_s, after_s)
 
 
 def test_a_worker_keeps_exact_count_after_the_broker_cut_its_connections(tmp_path: Path, broker: Broker) -> None:
