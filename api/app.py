@@ -24,7 +24,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api import health, messages, models, why
+from api import drains, health, messages, models, why
 from api.auth import Keyring
 from api.closing import Closing
 from api.connection import Connection
@@ -44,6 +44,7 @@ from infra.network import is_loopback
 from infra.redis_client import READ_TIMEOUT_S, async_client, checked
 from scheduler.counts import Counts
 from scheduler.dispatch import Dispatcher
+from scheduler.draining import Draining
 from scheduler.follow import Follower
 from scheduler.forecast import Forecast
 from scheduler.gathering import Gathering
@@ -74,7 +75,7 @@ def create_app(settings: Settings) -> FastAPI:
     app = FastAPI(title="Corral", lifespan=_lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.state.settings, app.state.keys = settings, keys
     app.state.bases = [base_of(file, reading_of(settings)) for file in warm_files.read(settings.warm)]
-    for router in (messages.router, models.router, health.router, why.router):
+    for router in (messages.router, models.router, health.router, why.router, drains.router):
         app.include_router(router)
     app.add_exception_handler(CorralError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_error)
@@ -114,6 +115,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         explainer=explainer,
         closing=closing,
         tally=Tally(),
+        draining=Draining(redis),
     )
     log.info("serving", host=settings.host, port=settings.port)
     try:

@@ -10,6 +10,7 @@ Never: a value, a client, a time to live.
     corral:wake:<api>           stream  tells an API process that it follows one stream more; there while it lives
     corral:control:<worker>     stream  cancellations for a worker
     corral:lease:<worker>       string  WorkerInfo, 5 s to live
+    corral:drain:<worker>       string  it is to take no work; until when its answers may go on, broker's clock, ms
     corral:workers              zset    every worker seen lately; score = last beat, broker's clock
     corral:attained:<whom>      hash    service an agent or a key has had lately: ms, and at_ms since when it fades; of
                                         an agent also left_ms, its last tool call, and gap_ms, its usual time in one
@@ -73,6 +74,10 @@ def control(worker: str) -> str:
 
 def lease(worker: str) -> str:
     return f"corral:lease:{worker}"
+
+
+def drain(worker: str) -> str:
+    return f"corral:drain:{worker}"
 
 
 def attained(whom: str) -> str:
