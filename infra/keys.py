@@ -8,6 +8,7 @@ Never: a value, a client, a time to live.
     corral:running:<worker>     hash    job -> incarnation that claimed it
     corral:stream:<job>         stream  deltas, ids <attempt>-<seq>
     corral:wake:<api>           stream  tells an API process that it follows one stream more; there while it lives
+    corral:apis                 set     every API process seen lately
     corral:control:<worker>     stream  cancellations for a worker
     corral:lease:<worker>       string  WorkerInfo, 5 s to live
     corral:drain:<worker>       string  it is to take no work; until when its answers may go on, broker's clock, ms
@@ -43,6 +44,7 @@ Never: a value, a client, a time to live.
 SEPARATOR = "\x06\x16"
 ARRIVALS = "corral:arrivals"
 WORKERS = "corral:workers"
+APIS = "corral:apis"
 MISSES = "corral:misses"
 COUNTS = "corral:counts"
 LEVEL_WEIGHT = 10**12
@@ -66,6 +68,11 @@ def stream(job_id: str) -> str:
 
 def wake(api: str) -> str:
     return f"corral:wake:{api}"
+
+
+def api_client(api: str) -> str:
+    """The name of an API process's connections to the broker."""
+    return f"corral-api-{api}"
 
 
 def control(worker: str) -> str:

@@ -27,6 +27,7 @@ from scheduler import scripts
 from scheduler.contact import Contact
 from scheduler.contract import LEVELS, WorkerInfo, WorkerState
 from scheduler.jobs import Jobs
+from scheduler.lost_apis import LostApis
 from scheduler.membership import Membership
 from scheduler.moving import Moves
 from scheduler.queue import Tickets
@@ -65,6 +66,7 @@ class Recovery:
         self._tickets = tickets
         self._bound = bound
         self._lease_s = lease_s
+        self._lost_apis = LostApis(redis)
         self._rebalancing = Rebalancing(redis, jobs, tickets)
         self._unlock = redis.register_script(scripts.text("unlock"))
         self._forget = redis.register_script(scripts.text("forget_worker"))
@@ -111,6 +113,8 @@ class Recovery:
                 await self._look_after(name, infos.get(name), books, moves)
             except BrokerDown as error:
                 log.warning("worker_not_looked_after", worker=name, reason=error.message)
+        if self.contact.unbroken_s >= self._lease_s:
+            await self._lost_apis.give_up()
         await self._rebalancing.balance(view)
 
     async def _books(self, names: Sequence[str]) -> list[Books]:
