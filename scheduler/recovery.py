@@ -27,7 +27,7 @@ from scheduler import scripts
 from scheduler.contact import Contact
 from scheduler.contract import LEVELS, WorkerInfo, WorkerState
 from scheduler.jobs import Jobs
-from scheduler.lost_apis import LostApis
+from scheduler.lost_apis import SILENT_MS, LostApis
 from scheduler.membership import Membership
 from scheduler.moving import Moves
 from scheduler.queue import Tickets
@@ -113,9 +113,9 @@ class Recovery:
                 await self._look_after(name, infos.get(name), books, moves)
             except BrokerDown as error:
                 log.warning("worker_not_looked_after", worker=name, reason=error.message)
-        if self.contact.unbroken_s >= self._lease_s:
-            await self._lost_apis.give_up()
         await self._rebalancing.balance(view)
+        if self.contact.unbroken_s * 1000 > max(self._lease_s * 1000, SILENT_MS):
+            await self._lost_apis.give_up()
 
     async def _books(self, names: Sequence[str]) -> list[Books]:
         pipeline = self._redis.pipeline(transaction=False)

@@ -129,8 +129,10 @@ def pid_of(cluster: Cluster, name: str) -> int:
     return next((worker["pid"] for worker in cluster.status()["workers"] if worker["name"] == name), 0)
 
 
-def test_a_worker_that_is_not_there_is_refused_by_name(tmp_path: Path, broker: Broker) -> None:
-    with Cluster(tmp_path, broker.url, workers=2, slots=1) as cluster:
+def test_an_unknown_worker_is_refused_by_name_and_whoever_watches_hears_that_one_was_taken_back(
+    tmp_path: Path, broker: Broker
+) -> None:
+    with Cluster(tmp_path, broker.url, workers=2, slots=1) as cluster, Asking(cluster) as asking:
         unknown = "worker: w9 is not known; there are w1, w2"
         with pytest.raises(NotFound, match=unknown):
             command.drain("w9", url=cluster.url)
@@ -141,15 +143,12 @@ def test_a_worker_that_is_not_there_is_refused_by_name(tmp_path: Path, broker: B
         assert answer.json()["error"]["message"].startswith("timeout_s: ")
         assert cluster.worker_states() == {"w1": "ready", "w2": "ready"}
         command.undrain("w1", url=cluster.url)
-
-
-def test_whoever_watches_a_drain_hears_that_it_was_taken_back(tmp_path: Path, broker: Broker) -> None:
-    with Cluster(tmp_path, broker.url, workers=1, slots=1) as cluster, Asking(cluster) as asking:
         stream = asking.stream(LONG, "runs")
         assert stream.first_text.wait(30)
-        watching = asking.pool.submit(command.drain, "w1", ENDLESS_S, cluster.url)
-        cluster.wait_worker("w1", "draining")
-        command.undrain("w1", url=cluster.url)
-        with pytest.raises(CorralError, match="w1 was taken back"):
+        busy = "w1" if running(cluster, "w1") else "w2"
+        watching = asking.pool.submit(command.drain, busy, ENDLESS_S, cluster.url)
+        cluster.wait_worker(busy, "draining")
+        command.undrain(busy, url=cluster.url)
+        with pytest.raises(CorralError, match=f"{busy} was taken back"):
             watching.result()
         assert whole(stream)
