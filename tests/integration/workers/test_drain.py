@@ -26,6 +26,7 @@ from tests.integration.workers.clients import (
 
 pytestmark = pytest.mark.integration
 LONG = "say 60 words at 15 tokens/s"
+LONGER = "say 150 words at 12 tokens/s"
 ENDLESS_S = 60.0
 
 
@@ -47,17 +48,18 @@ def whole(stream: Stream, count: int = 60) -> bool:
 def test_a_drained_worker_ends_its_answers_hands_over_its_line_and_works_again_when_taken_back(
     tmp_path: Path, broker: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with Cluster(tmp_path, broker.url, workers=1, slots=1) as cluster, Asking(cluster) as asking:
-        ending = asking.stream(LONG, "ending")
+    with Cluster(tmp_path, broker.url, workers=2, slots=1) as cluster, Asking(cluster) as asking:
+        command.drain("w2", ENDLESS_S, url=cluster.url)
+        ending = asking.stream(LONGER, "ending")
         assert ending.first_text.wait(30)
         queued = [asking.ask("say 3 words", f"queued-{number}") for number in range(3)]
         wait_line(cluster, 3)
-        cluster.add_worker("w2")
+        command.undrain("w2", url=cluster.url)
         command.drain("w1", ENDLESS_S, url=cluster.url)
         assert cluster.worker_states() == {"w1": "drained", "w2": "ready"}
         assert (line(cluster), running(cluster), sum(tickets(cluster))) == (0, 0, 0)
         assert [answer.result().headers["x-corral-worker"] for answer in queued] == ["w2"] * 3
-        assert whole(ending)
+        assert whole(ending, 150)
         told = capsys.readouterr()
         assert "w1: 1 answer running" in told.out
         assert "w1 is drained. Stop it, or take it back with `corral undrain w1`" in told.out
