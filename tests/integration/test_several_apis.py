@@ -31,11 +31,25 @@ def clients(cluster: Cluster, api: Child) -> int:
     )
 
 
+def until_each_is_ready(cluster: Cluster) -> None:
+    """A process that has only just come knows no worker yet, and the other one may have answered for it."""
+    ready: set[str] = set()
+
+    def all_ready() -> bool:
+        status = httpx.get(f"{cluster.url}/v1/status", trust_env=False).json()  # on a connection of its own
+        if any(worker["state"] == "ready" for worker in status["workers"]):
+            ready.add(status["api"])
+        return len(ready) == len(cluster.apis)
+
+    wait_for(all_ready, "each process to know the worker", 30)
+
+
 def streams_at_both(cluster: Cluster, asking: Asking) -> list[Stream]:
     """Streams that are being answered, more of them until each process has some: the kernel spreads them as it likes.
 
     They begin together, so that none has ended before the last one began.
     """
+    until_each_is_ready(cluster)
     streams: list[Stream] = []
     while not all(clients(cluster, api) >= 2 for api in cluster.apis):
         assert len(streams) < MOST_STREAMS, [clients(cluster, api) for api in cluster.apis]
