@@ -9,6 +9,7 @@ import contextlib
 import gc
 import math
 import signal
+import socket
 import sys
 import uuid
 from collections.abc import AsyncIterator, Sequence
@@ -24,7 +25,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api import health, messages, models, why
+from api import drains, health, messages, models, why
 from api.auth import Keyring
 from api.closing import Closing
 from api.connection import Connection
@@ -36,14 +37,16 @@ from api.messages import JsonResponse
 from api.protocol.base import base_of
 from api.tally import Tally
 from api.warming import Warming
-from infra import config, entry, warm_files
+from infra import config, entry, keys, warm_files
 from infra.celery_app import build
 from infra.config import Settings
 from infra.errors import Cancelled, ConfigError, CorralError, NotFound, StartError
 from infra.network import is_loopback
+from infra.observability import logs
 from infra.redis_client import READ_TIMEOUT_S, async_client, checked
 from scheduler.counts import Counts
 from scheduler.dispatch import Dispatcher
+from scheduler.draining import Draining
 from scheduler.follow import Follower
 from scheduler.forecast import Forecast
 from scheduler.gathering import Gathering
@@ -68,13 +71,13 @@ GIVE_BACK_LIMIT_S = 2.0
 
 def create_app(settings: Settings) -> FastAPI:
     """The gateway. Raises ConfigError for an open address without keys, or a file of `warm` that is of no use."""
-    keys = config.api_keys(settings)
-    if not is_loopback(settings.host) and not keys:
+    api_keys = config.api_keys(settings)
+    if not is_loopback(settings.host) and not api_keys:
         raise ConfigError(f"CORRAL_API_KEYS: needed as name:key to listen on {settings.host}; loopback needs none")
     app = FastAPI(title="Corral", lifespan=_lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.settings, app.state.keys = settings, keys
+    app.state.settings, app.state.keys = settings, api_keys
     app.state.bases = [base_of(file, reading_of(settings)) for file in warm_files.read(settings.warm)]
-    for router in (messages.router, models.router, health.router, why.router):
+    for router in (messages.router, models.router, health.router, why.router, drains.router):
         app.include_router(router)
     app.add_exception_handler(CorralError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_error)
@@ -87,7 +90,7 @@ def create_app(settings: Settings) -> FastAPI:
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     settings: Settings = app.state.settings
     api = uuid.uuid4().hex[:12]
-    redis = async_client(settings.redis_url)
+    redis = async_client(settings.redis_url, name=keys.api_client(api))
     reader = async_client(settings.redis_url, connections=2, timeout_s=READ_TIMEOUT_S)
     follower = Follower(reader, api)
     membership = Membership(redis)
@@ -114,6 +117,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         explainer=explainer,
         closing=closing,
         tally=Tally(),
+        draining=Draining(redis),
     )
     log.info("serving", host=settings.host, port=settings.port)
     try:
@@ -228,6 +232,8 @@ class Server(uvicorn.Server):
 def serve(settings: Settings) -> None:
     """Serve until a signal comes. Raises ConfigError or StartError with one clear sentence."""
     checked(settings.redis_url)
+    if settings.api_workers > 1:
+        logs.configure(settings, settings.api_name)
     gc.freeze()  # modules stay; without them a collection during a large request is several times shorter
     gc.set_threshold(GC_THRESHOLD)
     server = Server(
@@ -245,12 +251,27 @@ def serve(settings: Settings) -> None:
         )
     )
     try:
-        server.run()
+        server.run(_shared_sockets(settings))
     except SystemExit as error:
         reason = f"cannot listen on {settings.host}:{settings.port}; is the port taken? choose another --port"
         raise StartError("api", reason) from error
     if not server.started:
         raise StartError("api", f"cannot listen on {settings.host}:{settings.port}; choose another --port")
+
+
+def _shared_sockets(settings: Settings) -> list[socket.socket] | None:
+    """The port, which other API processes listen on too; None when there are none. Raises StartError.
+
+    The kernel gives each connection to one of them, and no more to one that died.
+    """
+    if settings.api_workers == 1:
+        return None
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        return [socket.create_server((settings.host, settings.port), family=family, reuse_port=True)]
+    except OSError as error:
+        reason = f"cannot listen on {settings.host}:{settings.port}: {error.strerror}; choose another --port"
+        raise StartError("api", reason) from error
 
 
 def main() -> int:

@@ -74,7 +74,13 @@ async def status(request: Request) -> JsonResponse:
         for worker in sorted(house.view.workers, key=lambda w: w.info.name)
     ]
     waiting = sum(sum(worker["queued"]) for worker in workers)
-    shown = {"broker": house.membership.fresh, "workers": workers, "waiting": waiting, "misses": house.turns.totals}
+    shown = {
+        "api": house.settings.api_name,
+        "broker": house.membership.fresh,
+        "workers": workers,
+        "waiting": waiting,
+        "misses": house.turns.totals,
+    }
     wait = {**forecast.figures(house.models()), "in_vain": house.tally.in_vain}
     return JsonResponse({**shown, "coalesced": house.sharing.coalesced, "wait": wait})
 

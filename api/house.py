@@ -14,6 +14,7 @@ from infra.config import Settings
 from scheduler.contract import ClusterView
 from scheduler.counts import Counts
 from scheduler.dispatch import Dispatcher
+from scheduler.draining import Draining
 from scheduler.lines import Lines
 from scheduler.membership import Membership
 from scheduler.sharing import Sharing
@@ -35,6 +36,7 @@ class House:
     explainer: Explainer
     closing: Closing
     tally: Tally
+    draining: Draining
 
     @property
     def reading(self) -> Reading:

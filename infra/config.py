@@ -52,6 +52,8 @@ class Settings(BaseModel):
     # the API
     host: str = Field("127.0.0.1", description="address the API listens on; anything but loopback needs api_keys")
     port: Port = Field(8000, description="port of the API")
+    api_workers: int = Field(1, ge=1, le=64, description="API processes behind that port")
+    api_name: str = Field("api", pattern=NAME_PATTERN, description="name of one API process in its log and in status")
     api_keys: SecretStr = Field(SecretStr(""), description="name:key,name:key; who may ask")
     body_limit_bytes: Positive = Field(32 * 1024 * 1024, description="largest request body")
     image_urls: bool = Field(False, description="engines may fetch http(s) addresses of images that a request names")

@@ -8,8 +8,10 @@ Never: a value, a client, a time to live.
     corral:running:<worker>     hash    job -> incarnation that claimed it
     corral:stream:<job>         stream  deltas, ids <attempt>-<seq>
     corral:wake:<api>           stream  tells an API process that it follows one stream more; there while it lives
+    corral:apis                 set     every API process seen lately
     corral:control:<worker>     stream  cancellations for a worker
     corral:lease:<worker>       string  WorkerInfo, 5 s to live
+    corral:drain:<worker>       string  it is to take no work; until when its answers may go on, broker's clock, ms
     corral:workers              zset    every worker seen lately; score = last beat, broker's clock
     corral:attained:<whom>      hash    service an agent or a key has had lately: ms, and at_ms since when it fades; of
                                         an agent also left_ms, its last tool call, and gap_ms, its usual time in one
@@ -42,6 +44,7 @@ Never: a value, a client, a time to live.
 SEPARATOR = "\x06\x16"
 ARRIVALS = "corral:arrivals"
 WORKERS = "corral:workers"
+APIS = "corral:apis"
 MISSES = "corral:misses"
 COUNTS = "corral:counts"
 LEVEL_WEIGHT = 10**12
@@ -67,12 +70,21 @@ def wake(api: str) -> str:
     return f"corral:wake:{api}"
 
 
+def api_client(api: str) -> str:
+    """The name of an API process's connections to the broker."""
+    return f"corral-api-{api}"
+
+
 def control(worker: str) -> str:
     return f"corral:control:{worker}"
 
 
 def lease(worker: str) -> str:
     return f"corral:lease:{worker}"
+
+
+def drain(worker: str) -> str:
+    return f"corral:drain:{worker}"
 
 
 def attained(whom: str) -> str:

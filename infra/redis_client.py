@@ -30,11 +30,17 @@ RETRIES = 1
 _BACKOFF = ExponentialBackoff(cap=0.2, base=0.05)
 
 
-def async_client(url: str, *, connections: int = 32, timeout_s: float = COMMAND_TIMEOUT_S) -> redis.asyncio.Redis:
-    """A client for one event loop. Its commands fail within about `timeout_s` times two."""
+def async_client(
+    url: str, *, connections: int = 32, timeout_s: float = COMMAND_TIMEOUT_S, name: str | None = None
+) -> redis.asyncio.Redis:
+    """A client for one event loop. Its commands fail within about `timeout_s` times two.
+
+    The broker knows its connections by `name`, for as long as the process lives that holds them.
+    """
     pool = redis.asyncio.BlockingConnectionPool.from_url(
         checked(url),
         **_limits(connections, timeout_s),
+        client_name=name,
         retry=redis.asyncio.retry.Retry(_BACKOFF, RETRIES),
     )
     return redis.asyncio.Redis.from_pool(pool)

@@ -16,6 +16,7 @@ def requeue_keys(job_id: str, worker: str) -> list[str]:
     return [keys.job(job_id), keys.line(worker), keys.running(worker), keys.lease(worker), keys.stream(job_id)]
 
 
-def requeue_arguments(job_id: str, incarnation: str, *, alive: bool) -> list[str | int]:
-    """`alive`: the incarnation itself gives the job up; else it must be dead."""
-    return [job_id, incarnation, keys.LEVEL_WEIGHT, MOST_ATTEMPTS, WAITS_AT_LEAST_MS, LIVES_ON_MS, "1" if alive else ""]
+def requeue_arguments(job_id: str, incarnation: str, *, alive: bool, spared: bool = False) -> list[str | int]:
+    """`alive`: the incarnation itself gives the job up; else it must be dead. `spared`: this attempt does not count."""
+    limits = [keys.LEVEL_WEIGHT, MOST_ATTEMPTS, WAITS_AT_LEAST_MS, LIVES_ON_MS]
+    return [job_id, incarnation, *limits, "1" if alive else "", "1" if spared else ""]

@@ -20,6 +20,7 @@ from infra.redis_client import BLOCK_MS, broker_errors
 from scheduler import scripts
 from scheduler.attempts import requeue_arguments, requeue_keys
 from scheduler.contract import ClaimedJob, Delta, Kind, WorkerInfo, decode_deltas
+from scheduler.draining import DRAIN_MARK_MS
 from scheduler.policy.claiming import MOST_URGENT_LEVEL, Cached, Rules, agent_name, pair_name
 from scheduler.policy.eviction import LEARNT
 from scheduler.policy.keeping import LONGEST_STEPS, WORTH
@@ -74,6 +75,7 @@ class Claims:
         ]
         self._seen = "$"
         self._unheld: dict[str, float] = {}
+        self.drain_left_ms: int | None = None  # as the last beat found it; None: the worker is not to be drained
 
     @property
     def rules(self) -> Rules:
@@ -131,11 +133,15 @@ class Claims:
             entries: Any = self._redis.xrange(keys.stream(job.id))
         return [delta for _, fields in entries for delta in decode_deltas(fields[b"d"])]
 
-    def give_up(self, job: ClaimedJob) -> bool:
-        """Put a job whose answer was lost back into the line for another attempt; False when it has had them all."""
+    def give_up(self, job: ClaimedJob, *, spared: bool = False) -> bool:
+        """Put a job whose answer was lost back into the line for another attempt; False when it has had them all.
+
+        `spared`: the worker itself cut it, as planned, and that does not count.
+        """
         names = requeue_keys(job.id, self._worker)
         with broker_errors():
-            return bool(self._requeue(names, requeue_arguments(job.id, self._incarnation, alive=True)))
+            arguments = requeue_arguments(job.id, self._incarnation, alive=True, spared=spared)
+            return bool(self._requeue(names, arguments))
 
     def beat(self, info: WorkerInfo, lifetime_ms: int, running: Sequence[str]) -> dict[str, str] | None:
         """Renew lease and running jobs. Returns job -> state of each, or None if another process has our name.
@@ -143,7 +149,8 @@ class Claims:
         A job claimed here that is not among `running` for UNHELD_S goes back into the line when nothing was written
         of it: the answer to its claim was lost on the way. One that was begun is left to `recovery`.
         """
-        names = [keys.lease(self._worker), keys.WORKERS, keys.running(self._worker)]
+        names = [f(self._worker) for f in (keys.lease, keys.running, keys.drain)]
+        names.insert(1, keys.WORKERS)
         for job_id in running:
             names += [keys.job(job_id), keys.stream(job_id)]
         arguments: list[str | int] = [
@@ -153,11 +160,13 @@ class Claims:
             lifetime_ms,
             RUNNING_LIFETIME_MS,
             keys.wake(""),
+            DRAIN_MARK_MS,
         ]
         with broker_errors():
             answer: Any = self._beat(names, arguments)
         if answer[0] == 0:
             return None
+        self.drain_left_ms = None if answer[3] < 0 else int(answer[3])
         self._return_unheld({job_id.decode() for job_id in answer[2]} - set(running))
         return dict(zip(running, (state.decode() for state in answer[1]), strict=True))
 
@@ -171,13 +180,15 @@ class Claims:
                 back = self._unclaim(names, [job_id, self._incarnation, *self._return_rules])
             log.warning("job_claimed_by_nobody", job=job_id, worker=self._worker, waits_again=bool(back))
 
-    def leave(self) -> None:
+    def leave(self, *, told: bool) -> None:
         """Give the lease back, so that nobody waits for it to run out; another process's is left alone.
+
+        A worker that was `told` to end takes the mark of its drain along; one that failed comes back drained.
 
         The worker stays known: `recovery` looks after its line and forgets it when that is empty.
         """
         with broker_errors():
-            self._leave([keys.lease(self._worker)], [self._incarnation])
+            self._leave([keys.lease(self._worker), keys.drain(self._worker)], [self._incarnation, "1" if told else ""])
 
     def cancellations(self) -> list[str]:
         """Jobs to stop, as they are cancelled, and "" for one that came while a slot was kept; waits up to BLOCK_MS.

@@ -81,8 +81,12 @@ class Jobs:
     async def announce(self) -> None:
         """Say that this API process lives; the jobs of one that is silent for API_LIFETIME_MS are given up."""
         name = keys.wake(self._api)
+        pipeline = self._redis.pipeline(transaction=False)
+        pipeline.pexpire(name, API_LIFETIME_MS)
+        pipeline.sadd(keys.APIS, self._api)
+        pipeline.pexpire(keys.APIS, API_LIFETIME_MS)
         with broker_errors():
-            if not await self._redis.pexpire(name, API_LIFETIME_MS):
+            if not (await pipeline.execute())[0]:
                 await self._redis.xadd(name, {"job": ""})
                 await self._redis.pexpire(name, API_LIFETIME_MS)
 

@@ -27,6 +27,7 @@ from scheduler import scripts
 from scheduler.contact import Contact
 from scheduler.contract import LEVELS, WorkerInfo, WorkerState
 from scheduler.jobs import Jobs
+from scheduler.lost_apis import SILENT_MS, LostApis
 from scheduler.membership import Membership
 from scheduler.moving import Moves
 from scheduler.queue import Tickets
@@ -65,6 +66,7 @@ class Recovery:
         self._tickets = tickets
         self._bound = bound
         self._lease_s = lease_s
+        self._lost_apis = LostApis(redis)
         self._rebalancing = Rebalancing(redis, jobs, tickets)
         self._unlock = redis.register_script(scripts.text("unlock"))
         self._forget = redis.register_script(scripts.text("forget_worker"))
@@ -112,6 +114,8 @@ class Recovery:
             except BrokerDown as error:
                 log.warning("worker_not_looked_after", worker=name, reason=error.message)
         await self._rebalancing.balance(view)
+        if self.contact.unbroken_s * 1000 > max(self._lease_s * 1000, SILENT_MS):
+            await self._lost_apis.give_up()
 
     async def _books(self, names: Sequence[str]) -> list[Books]:
         pipeline = self._redis.pipeline(transaction=False)
@@ -162,9 +166,9 @@ class Recovery:
         return again
 
     def _cannot_serve(self, name: str, info: WorkerInfo | None) -> bool:
-        if info is None or info.state in (WorkerState.DRAINING, WorkerState.READY):
+        if info is None or info.state.leaves or info.state is WorkerState.READY:
             self._unready_since_s.pop(name, None)
-            return info is None or info.state is WorkerState.DRAINING
+            return info is None or info.state.leaves
         since_s = self._unready_since_s.setdefault(name, monotonic())
         return monotonic() - since_s >= STUCK_S
 

@@ -32,6 +32,7 @@ from scheduler.stream import Append, Flusher
 from workers import pool
 from workers.attempts import Attempts
 from workers.counting import count_forever
+from workers.drain import SAVE_LIMIT_S, Drain
 from workers.heartbeat import Heartbeat, new_incarnation
 from workers.keeper import keep_forever, leave, save_all
 from workers.lifecycle import drain_when_told
@@ -43,7 +44,6 @@ from workers.tasks import Work
 COUNTING_THREADS = 2
 ENGINE_GRACE_S = 5.0
 THREAD_GRACE_S = 5.0
-SAVE_LIMIT_S = 10.0
 
 
 def serve(settings: Settings) -> None:
@@ -55,6 +55,8 @@ def serve(settings: Settings) -> None:
     incarnation = new_incarnation()
     claims = Claims(redis, reader, settings.worker_name, incarnation, rules_of(settings))
     heartbeat = Heartbeat(claims, serving, running, incarnation, settings.lease_renew_s, settings.lease_lifetime_s)
+    drain = Drain(serving, running)
+    heartbeat.on_drain = drain.told
     with ExitStack() as house:
         house.enter_context(heartbeat)
         house.enter_context(_engine(serving, heartbeat, running, settings.engine_start_timeout_s))
@@ -64,7 +66,7 @@ def serve(settings: Settings) -> None:
         hearing = partial(hear_cancellations, claims, running)
         house.callback(_save_all, serving)
         keeping = partial(keep_forever, serving, settings.idle_slot_s)
-        house.enter_context(_threads(hearing, keeping, *[counting] * COUNTING_THREADS))
+        house.enter_context(_threads(hearing, keeping, drain.run, *[counting] * COUNTING_THREADS))
         drain_when_told(serving, running, settings.drain_s, partial(_announce_leave, serving, heartbeat))
         app = build(settings)
         attempts = Attempts(claims, partial(_send_ticket, Tickets(app), settings.worker_name))

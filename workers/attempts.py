@@ -37,15 +37,15 @@ class Attempts:
             yield
         except (EngineLost, WorkerLost) as error:
             answer.flush_due()  # what is told need not be made again
-            if not self._waits_again(job):
+            if not self._waits_again(job, spared=isinstance(error, WorkerLost)):
                 raise
             answer.leave()
             log.warning("job_tried_again", job=job.id, attempt=job.attempt, reason=error.message)
             self._send_ticket(job)
 
-    def _waits_again(self, job: ClaimedJob) -> bool:
+    def _waits_again(self, job: ClaimedJob, *, spared: bool) -> bool:
         try:
-            return self._claims.give_up(job)
+            return self._claims.give_up(job, spared=spared)
         except BrokerDown:
             return False  # the client is told of the first trouble
 

@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 import uuid
+from collections.abc import Callable
 from typing import Self
 
 import structlog
@@ -36,6 +37,7 @@ class Heartbeat:
         self._started_ms = time.time_ns() // 1_000_000
         self._stopping = threading.Event()
         self._now = threading.Event()
+        self.on_drain: Callable[[int | None], None] = _nobody
         self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
 
     def __enter__(self) -> Self:
@@ -48,12 +50,12 @@ class Heartbeat:
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._stopping.set()
         self._now.set()
         self._thread.join(timeout=10)
         try:
-            self._claims.leave()
+            self._claims.leave(told=kind is None or issubclass(kind, SystemExit))
         except BrokerDown:
             log.warning("lease_not_given_back", worker=self._serving.name)
 
@@ -80,10 +82,15 @@ class Heartbeat:
         states = self._claims.beat(info, self._lifetime_ms, self._running.jobs())
         if states is None:
             return False
+        self.on_drain(self._claims.drain_left_ms)
         for job_id, state in states.items():
             if state in ("cancelled", ""):  # the control stream may have lost the word
                 self._running.cancel(job_id)
         return True
+
+
+def _nobody(_left_ms: int | None) -> None:
+    """Nobody listens yet."""
 
 
 def new_incarnation() -> str:

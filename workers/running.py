@@ -30,6 +30,7 @@ class _Attempt:
     """A worker that was taken for dead may meet its own job again while the attempt before has not noticed yet."""
 
     generation: Stoppable | None = None
+    cut: bool = False  # by the worker, not by its client
 
 
 class Running:
@@ -69,7 +70,7 @@ class Running:
         try:
             yield
         except Cancelled:
-            if self._stopped:
+            if self._stopped or mine.cut:
                 raise WorkerLost("the worker was stopped before the answer ended; ask again", retry_after_s=1) from None
             raise
         finally:
@@ -105,6 +106,14 @@ class Running:
         """Stop every job, now and from now on; their clients are told that the worker was stopped."""
         with self._lock:
             self._stopped = True
+        for job_id in self.jobs():
+            self.cancel(job_id)
+
+    def cut_all(self) -> None:
+        """Stop every job that runs now, for another attempt elsewhere; those that begin later are left alone."""
+        with self._lock:
+            for attempt in self._jobs.values():
+                attempt.cut = True
         for job_id in self.jobs():
             self.cancel(job_id)
 

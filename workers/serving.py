@@ -51,6 +51,7 @@ class Serving:
         self.model_hash = file_hash(model) if isinstance(model, Path) else ""
         self.draining = threading.Event()
         self.consuming = threading.Event()
+        self.aside: WorkerState | None = None  # draining or drained, by command, while the worker goes on living
         self.on_change: Callable[[], None] = _nobody
         self.on_engine_gone: Callable[[], None] = _nobody
         self.engine_gone = False
@@ -82,7 +83,7 @@ class Serving:
 
     def usable_slots(self) -> int:
         """How many tickets may be in work now."""
-        ready = self._client is not None and not self.draining.is_set()
+        ready = self._client is not None and not self.draining.is_set() and self.aside is None
         return self.slot_count if ready else 0
 
     def doubt(self) -> None:
@@ -143,6 +144,8 @@ class Serving:
     def _state(self) -> WorkerState:
         if self.draining.is_set():
             return WorkerState.DRAINING
+        if self.aside is not None:
+            return self.aside
         state = STATES[self.engine.state]
         return WorkerState.LOADING if state is WorkerState.READY and not self.consuming.is_set() else state
 

@@ -1,6 +1,6 @@
 """The API as the command line sees it: its status, its models, and its silence in words.
 
-Owns: the requests to /v1/status, /v1/why, /v1/models and /ready, and the shapes of their answers.
+Owns: the requests to /v1/status, /v1/why, /v1/models, /v1/workers and /ready, and the shapes of their answers.
 Never: asks for an answer of a model.
 """
 
@@ -163,6 +163,15 @@ class Gateway:
         """The same as the API wrote it."""
         return self._get(f"/v1/why/{quote(name, safe='')}", may_be_unknown=True)
 
+    def drain(self, worker: str, timeout_s: float | None) -> None:
+        """`worker` takes no work; its answers may go on for `timeout_s`, None: as long as the API says."""
+        body = {} if timeout_s is None else {"timeout_s": timeout_s}
+        self._ask("POST", f"/v1/workers/{quote(worker, safe='')}/drain", body=body, may_be_unknown=True)
+
+    def undrain(self, worker: str) -> None:
+        """`worker` takes work again."""
+        self._ask("DELETE", f"/v1/workers/{quote(worker, safe='')}/drain", may_be_unknown=True)
+
     def models(self) -> tuple[str, ...]:
         """Ids of the models served, the default first."""
         try:
@@ -178,8 +187,11 @@ class Gateway:
             return False
 
     def _get(self, path: str, *, may_be_unknown: bool = False) -> Any:
+        return self._ask("GET", path, may_be_unknown=may_be_unknown)
+
+    def _ask(self, method: str, path: str, *, body: object = None, may_be_unknown: bool = False) -> Any:
         try:
-            response = self._http.get(self.url + path)
+            response = self._http.request(method, self.url + path, json=body)
             if response.status_code in (401, 403):
                 raise NotAuthenticated(f"the API at {self.url} refuses the key; give --key, or set CORRAL_API_KEYS")
             if may_be_unknown and response.status_code == httpx.codes.NOT_FOUND and (words := _error(response)):

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from infra.cli import claude, config_command, console, doctor, parts, status, up, why
+from infra.cli import api, claude, config_command, console, doctor, drain, parts, status, up, why
 from infra.errors import ConfigError, CorralError
 
 HELP = """Run many coding agents on your own GPUs.
@@ -35,9 +35,11 @@ app.command("status", rich_help_panel="Look")(status.status)
 app.command("why", rich_help_panel="Look")(why.why)
 app.command("doctor", rich_help_panel="Look")(doctor.doctor)
 app.command("config", rich_help_panel="Look")(config_command.config)
+app.command("drain", rich_help_panel="Change")(drain.drain)
+app.command("undrain", rich_help_panel="Change")(drain.undrain)
 app.command("broker", rich_help_panel="Several machines")(parts.broker)
 app.command("worker", rich_help_panel="Several machines")(parts.worker)
-app.command("api", rich_help_panel="Several machines")(parts.api)
+app.command("api", rich_help_panel="Several machines")(api.api)
 app.command("flower", rich_help_panel="Several machines")(parts.flower)
 
 

@@ -1,6 +1,6 @@
 """Command lines of the parts, and the commands that run one part alone in the foreground.
 
-Owns: which program a part is, the environment it gets, `corral api`, `worker`, `broker` and `flower`.
+Owns: which program a part is, the environment it gets, `corral worker`, `broker` and `flower`.
 Never: imports a part, watches one.
 
 For several machines: one broker, one API, any number of workers, all pointed at one CORRAL_REDIS_URL.
@@ -42,19 +42,6 @@ def machine_name() -> str:
     return re.sub(r"[^A-Za-z0-9-]+", "-", socket.gethostname().partition(".")[0]).strip("-")[:48] or "worker"
 
 
-def api(
-    host: Host = None,
-    port: Annotated[int | None, typer.Option("--port", metavar="PORT", min=0, max=65535, help="Port.")] = None,
-) -> None:
-    """Run the API alone, in the foreground. Needs CORRAL_REDIS_URL."""
-    settings = options.load_with(host=host, port=port).settings
-    checked(settings.redis_url)
-    checks.doors(settings, flower=False)
-    checks.warm(settings)
-    number = checks.port(settings.host, settings.port, "API", "give another --port")
-    _become(API, environment(settings, port=number))
-
-
 def worker(
     name: Annotated[
         str | None,
@@ -87,7 +74,7 @@ def worker(
     checks.data_dir(settings.data_dir)
     named = loaded.sources["worker_name"] != "default"
     own_name = settings.worker_name if named else _default_name(settings.gpu)
-    _become(WORKER, environment(settings, worker_name=own_name, model=checks.model(settings.model)))
+    become(WORKER, environment(settings, worker_name=own_name, model=checks.model(settings.model)))
 
 
 def _default_name(gpu: str) -> str:
@@ -104,7 +91,7 @@ def flower(
     checks.doors(settings.model_copy(update={"host": "127.0.0.1"}))
     number = checks.port(settings.flower_host, settings.flower_port, "Flower", "give another --port")
     console.say(f"Flower listens on http://{settings.flower_host}:{number}")
-    _become(FLOWER, environment(settings, flower_port=number))
+    become(FLOWER, environment(settings, flower_port=number))
 
 
 def broker(
@@ -137,13 +124,14 @@ def broker(
     os.set_inheritable(held, True)
     console.say("Broker ready for the other parts. Give each of them:")
     console.say(f"  export CORRAL_REDIS_URL={valkey.url(_reachable(host), number, password)}")
-    _become(valkey.command(folder, host, number, password), dict(os.environ))
+    become(valkey.command(folder, host, number, password), dict(os.environ))
 
 
 def _reachable(host: str) -> str:
     return socket.getfqdn() if host in ("0.0.0.0", "::", "*") else host  # noqa: S104 - read, never bound
 
 
-def _become(command: Sequence[str], environ: dict[str, str]) -> Never:
+def become(command: Sequence[str], environ: dict[str, str]) -> Never:
+    """Run this command in place of the present one, in the same process."""
     sys.stdout.flush()
     os.execvpe(command[0], list(command), environ)  # noqa: S606 - the command is one of ours

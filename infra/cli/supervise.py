@@ -5,7 +5,8 @@ Never: what a part does, or why.
 
     start    broker -> workers -> API -> Flower
     stop     API (running answers end) -> workers (the same) -> Flower -> broker
-    dies     a worker or Flower is started again, later each time; without broker or API there is nothing to serve
+    dies     a worker, Flower or one of several API processes is started again, later each time; without broker, API or
+             workers there is nothing to serve
 """
 
 import os
@@ -171,7 +172,8 @@ class House:
             self._say(f"{part.name}: {words}. Starting it again in {delay:.0f} s")
             return
         part.gone = True
-        if part.stage is Stage.WORKERS and all(other.gone for other in self.parts if other.stage is Stage.WORKERS):
+        needed = part.stage in (Stage.API, Stage.WORKERS)
+        if needed and all(other.gone for other in self.parts if other.stage is part.stage):
             raise StartError(part.name, f"ended {RESTARTS + 1} times in a row: {words}")
         self._say(f"{part.name}: ended {RESTARTS + 1} times in a row and stays down: {words}")
 

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from infra import machine, sizing
-from infra.cli import broker, checks, console, engine, gateway, loading, lock, options, parts, plan, sizes, welcome
+from infra.cli import api, broker, checks, console, engine, gateway, loading, lock, options, parts, plan, sizes, welcome
 from infra.cli.plan import WorkerPlan
 from infra.cli.signals import Signals, StopAskedError
 from infra.cli.supervise import House, Part, Stage
@@ -36,6 +36,10 @@ Port = Annotated[
     int | None,
     typer.Option("--port", metavar="PORT", min=0, max=65535, help="Port of the API; 0 for any free one."),
 ]
+ApiWorkers = Annotated[
+    int | None,
+    typer.Option("--api-workers", metavar="N", min=1, max=64, help="API processes behind the one port."),
+]
 FlowerPort = Annotated[
     int | None,
     typer.Option("--flower-port", metavar="PORT", min=0, max=65535, help="Port of Flower; 0 for any free one."),
@@ -52,6 +56,7 @@ def up(
     gpu: options.Gpu = None,
     host: Host = None,
     port: Port = None,
+    api_workers: ApiWorkers = None,
     flower_port: FlowerPort = None,
     no_flower: NoFlower = False,
     data_dir: options.DataDir = None,
@@ -69,6 +74,7 @@ def up(
         gpu=gpu,
         host=host,
         port=port,
+        api_workers=api_workers,
         flower_port=flower_port,
         data_dir=data_dir,
         engine_args=engine_args,
@@ -162,7 +168,8 @@ def _start(
     for worker in staff:
         signals.check()
         house.start(_worker(settings, worker))
-    house.start(_part("API", Stage.API, parts.API, settings, settings))
+    for process in api.processes(settings):
+        house.start(process)
     if flower:
         house.start(_part("Flower", Stage.FLOWER, parts.FLOWER, settings, settings, restartable=True))
     limit_s = settings.engine_start_timeout_s + START_MARGIN_S

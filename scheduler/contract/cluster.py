@@ -13,6 +13,12 @@ class WorkerState(StrEnum):
     READY = "ready"
     FAILING = "failing"
     DRAINING = "draining"
+    DRAINED = "drained"
+
+    @property
+    def leaves(self) -> bool:
+        """It takes no work, by somebody's will: what waits there goes elsewhere."""
+        return self in (WorkerState.DRAINING, WorkerState.DRAINED)
 
 
 class SlotInfo(Frozen):

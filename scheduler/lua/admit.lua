@@ -10,7 +10,7 @@
 --       then the record's fields and values, then for each candidate: name, limit of homes (-1: none), slots, 1 when it is
 --       the home, prefill (ms), displaced (ms), prefill of a token (ms), new tokens, expected service (ms)
 -- Returns {1-based index of the candidate, 1 when the job may use the reserve of the window, its cost, cost of the home
--- or '', 1 when no slot there is free for it}, or {0} when every line is full, {-1} when none is alive (one that is being stopped is not).
+-- or '', 1 when no slot there is free for it}, or {0} when every line is full, {-1} when none is alive (one that is drained or being stopped is not).
 -- Invariant: load is looked at and taken in one step, so several API processes never over-admit. Asked twice for the
 -- same job (a retried command) it answers as the first time. What a home says of tokens and slot is its worker's.
 -- The choice is that of `policy/placement.py`, held equal by a test.
@@ -35,7 +35,7 @@ end
 
 local function takes_work(c)
   local lease = redis.call('GET', c.lease)
-  return lease and not string.find(lease, '"state":"draining"', 1, true)  -- to decode a lease takes ten times as long
+  return lease and not string.find(lease, '"state":"drain', 1, true)  -- draining or drained; to decode a lease takes ten times as long
 end
 
 local function running(c)

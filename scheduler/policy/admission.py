@@ -30,8 +30,8 @@ def why_none(view: ClusterView) -> str:
     states = {worker.info.state for worker in view.workers}
     if WorkerState.LOADING in states:
         return "the model is still loading; try again shortly"
-    if states == {WorkerState.DRAINING}:
-        return "all workers are being stopped; start another one"
+    if all(state.leaves for state in states):
+        return "all workers are drained or being stopped; start another one, or take one back with `corral undrain`"
     reasons = sorted({worker.info.reason for worker in view.workers if worker.info.reason})
     return f"no worker is ready: {'; '.join(reasons) or 'their engines are restarting'}"
 

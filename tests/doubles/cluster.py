@@ -54,7 +54,8 @@ def empty_model(folder: Path) -> Path:
 
 
 class Cluster:
-    """`workers` workers and `api_count` APIs. A context manager; leaving it fails the test if a process is left.
+    """`workers` workers and `api_count` APIs, each on a port of its own unless they share `one_port`. A context
+    manager; leaving it fails the test if a process is left.
 
     `settings` are setting names as in corral.toml (`queue_limit=2`), for every part; `standin` variables go to the
     stand-in engine of every worker. Each worker is w1, w2, ... unless added by name.
@@ -73,6 +74,7 @@ class Cluster:
         settings: Settings | None = None,
         standin: Mapping[str, object] | None = None,
         api_count: int = 1,
+        one_port: bool = False,
     ) -> None:
         self.folder = folder
         self.broker_url = broker_url
@@ -92,7 +94,10 @@ class Cluster:
             "drain_s": 5,
             **(settings or {}),
         }
-        self.ports = [free_port() for _ in range(api_count)]
+        shared = free_port()
+        self.ports = [shared if one_port else free_port() for _ in range(api_count)]
+        if one_port:
+            self.settings["api_workers"] = api_count
         self.mark = uuid.uuid4().hex
         self.apis: list[Child] = []
         self.workers: dict[str, Child] = {}
@@ -105,7 +110,7 @@ class Cluster:
     def __enter__(self) -> Self:
         try:
             for number, port in enumerate(self.ports):
-                self.apis.append(self._start("api.app", f"api{number}", {"port": port}))
+                self.apis.append(self._start("api.app", f"api{number}", {"port": port, "api_name": f"api-{number}"}))
             for name in self.first_workers:
                 self.start_worker(name)
             self.wait_ready(len(self.first_workers))

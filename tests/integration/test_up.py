@@ -90,6 +90,19 @@ def test_without_its_api_everything_ends_with_one_sentence(corral: Corral) -> No
     assert corral.left() == []
 
 
+def test_one_of_several_apis_that_dies_is_started_again(corral: Corral) -> None:
+    child = corral.serving("--api-workers", "2")
+    first, second = corral.running("api.app")
+    first.kill()
+    until_said(child, ": started again")
+    assert "API 1: was killed by SIGKILL" in said(child) or "API 2: was killed by SIGKILL" in said(child)
+    assert second.is_running()
+    assert len(corral.running("api.app")) == 2
+    assert child.stop() == 0
+    assert "Stopping API 1 and API 2" in said(child)
+    assert corral.left() == []
+
+
 def test_the_second_signal_stops_at_once(corral: Corral) -> None:
     child = corral.serving(PRETENDED_DRAIN_S="600")
     child.send(signal.SIGINT)

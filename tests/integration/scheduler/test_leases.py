@@ -5,6 +5,7 @@ import pytest
 from infra import keys
 from scheduler import claims, scripts
 from scheduler.contract import Failed, TextDelta, encode_deltas
+from scheduler.draining import Draining
 from tests.integration.scheduler.store import API, Store, spec
 
 pytestmark = pytest.mark.integration
@@ -24,14 +25,14 @@ async def test_leaving_gives_back_only_ones_own_lease(store: Store) -> None:
     first = store.worker("w1", "one")
     store.raw.delete(keys.lease("w1"))
     store.worker("w1", "two")
-    first.claims.leave()
+    first.claims.leave(told=True)
     assert store.raw.exists(keys.lease("w1")) == 1
 
 
 async def test_a_worker_that_left_is_still_known_so_that_its_line_is_looked_after(store: Store) -> None:
     worker = store.worker("w1")
     await store.admit(spec())
-    worker.claims.leave()
+    worker.claims.leave(told=True)
     assert not store.raw.exists(keys.lease("w1"))
     assert store.raw.zrange(keys.WORKERS, 0, -1) == ["w1"]
 
@@ -143,3 +144,28 @@ async def test_a_lock_is_given_back_only_by_its_owner(store: Store) -> None:
     assert store.raw.get(keys.lock("x")) == "me"
     assert unlock([keys.lock("x")], ["me"]) == 1
     assert unlock([keys.lock("x")], ["me"]) == 0
+
+
+async def test_a_beat_tells_how_long_answers_may_go_on_while_the_worker_is_to_be_drained(store: Store) -> None:
+    draining, worker = Draining(store.redis), store.worker("w1")
+
+    def told() -> int | None:
+        worker.beat()
+        return worker.claims.drain_left_ms
+
+    assert told() is None
+    await draining.begin("w1", 60)
+    assert 50_000 < (told() or 0) <= 60_000
+    await draining.begin("w1", 0)
+    assert told() == 0
+    assert await draining.end("w1")
+    assert not await draining.end("w1")
+    assert told() is None
+
+
+@pytest.mark.parametrize("told", [True, False])
+async def test_only_a_worker_that_was_told_to_end_takes_the_mark_of_its_drain_along(store: Store, told: bool) -> None:
+    await Draining(store.redis).begin("w1", 60)
+    store.worker("w1").claims.leave(told=told)
+    assert store.raw.exists(keys.drain("w1")) == (0 if told else 1)
+    assert store.lasting() == []

@@ -194,3 +194,17 @@ async def test_a_client_that_leaves_while_its_answer_waits_again_leaves_nothing_
     assert await store.jobs.cancel(job.id, "w1", job.level) == "queued"
     assert not store.raw.exists(keys.job(job.id), keys.stream(job.id))
     assert (store.line(), store.running()) == ([], {})
+
+
+async def test_an_attempt_that_the_house_itself_cut_does_not_count(store: Store) -> None:
+    worker = store.worker()
+    job = await begun(store, worker)
+    for attempt in range(2, MOST_ATTEMPTS + 3):
+        assert worker.claims.give_up(job, spared=True)
+        assert worker.claims.give_up(job, spared=True)  # a retried command counts once
+        job = claimed_by(worker)
+        assert job.attempt == attempt
+    for _ in range(MOST_ATTEMPTS - 1):
+        assert worker.claims.give_up(job)
+        job = claimed_by(worker)
+    assert not worker.claims.give_up(job)

@@ -26,11 +26,19 @@ pytestmark = pytest.mark.integration
 
 SLOW = "say 600 words at 5 tokens/s"
 # What may stay: counters, books of the living, and what is remembered of conversations.
-LASTING = ("corral:arrivals", "corral:workers", "corral:lease:", "corral:home", "corral:wake:", "corral:control:")
+LASTING = (
+    "corral:arrivals",
+    "corral:workers",
+    "corral:apis",
+    "corral:lease:",
+    "corral:home",
+    "corral:wake:",
+    "corral:control:",
+)
 MISSES = "corral:misses"  # totals
 EXPLAINING = ("corral:turn:", "corral:latest:", "corral:why:", "corral:whys:")
 SCHEDULING = tuple(f"corral:{name}:" for name in ("attained", "lengths", "settled", "back", "urgent", "holding"))
-PASSING = ("corral:lock:", "corral:count:", "_kombu")
+PASSING = ("corral:lock:", "corral:apis", "corral:count:", "_kombu")
 
 
 def left_behind(cluster: Cluster) -> list[str]:

@@ -70,6 +70,7 @@ async def told(state: WorkerState, look: Outlook | None) -> dict[str, Any]:
 
     app = FastAPI()
     app.state.house = SimpleNamespace(
+        settings=SimpleNamespace(api_name="api"),
         keyring=Keyring({}),
         membership=SimpleNamespace(fresh=True),
         view=view(worker("w1", state=state, queued=7, running=2)),

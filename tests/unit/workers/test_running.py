@@ -177,3 +177,20 @@ def test_the_control_stream_cancels_jobs_and_tells_of_new_ones() -> None:
         stopping.clear()
         hear_cancellations(cast(Claims, Words(stopping, ["", "b"])), running, stopping)
         assert running.changes > seen
+
+
+def test_what_is_cut_is_lost_by_the_worker_and_what_begins_later_is_not_cut() -> None:
+    running, early, late = Running(), Generation(), Generation()
+
+    def answered(generation: Generation, *, cut: bool) -> None:
+        with running.job("a"):
+            running.attach("a", generation)
+            if cut:
+                running.cut_all()
+            raise Cancelled("stopped")
+
+    with pytest.raises(WorkerLost):
+        answered(early, cut=True)
+    with pytest.raises(Cancelled):
+        answered(late, cut=False)
+    assert (early.cancelled.is_set(), late.cancelled.is_set()) == (True, False)

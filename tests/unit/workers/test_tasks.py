@@ -73,11 +73,13 @@ class Lines:
         self.attempts_left = 0
         self.said: list[Delta] = []
         self.tickets: list[str] = []
+        self.spared: list[bool] = []
 
     def past(self, _: ClaimedJob) -> list[Delta]:
         return self.said
 
-    def give_up(self, _: ClaimedJob) -> bool:
+    def give_up(self, _: ClaimedJob, *, spared: bool) -> bool:
+        self.spared.append(spared)
         self.attempts_left -= 1
         return self.attempts_left >= 0
 

@@ -16,6 +16,12 @@ from types import FrameType
 FOLDER = Path(os.environ["PRETENDED_FOLDER"])
 
 
+class Server(ThreadingHTTPServer):
+    """Several of them may stand behind one port."""
+
+    allow_reuse_port = True
+
+
 class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         workers = [json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))]
@@ -39,4 +45,4 @@ def drain(_number: int, _frame: FrameType | None) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, drain)
-    ThreadingHTTPServer((os.environ["CORRAL_HOST"], int(os.environ["CORRAL_PORT"])), Handler).serve_forever()
+    Server((os.environ["CORRAL_HOST"], int(os.environ["CORRAL_PORT"])), Handler).serve_forever()

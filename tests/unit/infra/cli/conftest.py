@@ -10,7 +10,7 @@ import pytest
 
 
 class FixedApi:
-    """Answers GET by path with a status and a body; remembers the keys it was sent."""
+    """Answers by path with a status and a body; remembers the keys it was sent."""
 
     def __init__(self) -> None:
         self.answers: dict[str, tuple[int, Any]] = {}
@@ -37,6 +37,12 @@ class FixedApi:
                 self.send_header("content-length", str(len(raw)))
                 self.end_headers()
                 self.wfile.write(raw)
+
+            def do_POST(self) -> None:
+                self.do_GET()
+
+            def do_DELETE(self) -> None:
+                self.do_GET()
 
             def log_message(self, *_arguments: object) -> None:
                 """Nothing: the output of a test is the command's."""

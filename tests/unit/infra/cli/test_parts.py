@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.cli import parts
+from infra.cli import api, parts
 from infra.config import Settings
 
 pytestmark = pytest.mark.unit
@@ -48,7 +48,7 @@ def test_a_worker_without_a_name_is_called_after_its_machine_and_card(
 
 def test_the_api_gets_a_real_port_for_nought() -> None:
     with pytest.raises(Became) as became:
-        parts.api(port=0)
+        api.api(port=0)
     assert became.value.command == [sys.executable, "-m", "api.app"]
     assert int(became.value.environ["CORRAL_PORT"]) > 0
 

@@ -134,3 +134,19 @@ def test_without_words_of_its_own_the_log_is_named(make: Callable[..., Pretended
     part = make("worker w1", Stage.WORKERS)
     part.log.write_text("Traceback\n")
     assert str(part.log) in part.last_words()
+
+
+def test_of_several_apis_one_may_stay_down_and_the_last_one_ends_the_house(
+    said: list[str], make: Callable[..., Pretended]
+) -> None:
+    house = House(said.append)
+    first, second = (make(f"API {number}", Stage.API, restartable=True) for number in (1, 2))
+    for part in (first, second):
+        house.start(part)
+        part.restarts = RESTARTS
+    first.living = False
+    house.tend(0)
+    assert "API 1: ended 6 times in a row and stays down" in said[-1]
+    second.living = False
+    with pytest.raises(StartError, match="API 2: ended 6 times in a row"):
+        house.tend(1)

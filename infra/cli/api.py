@@ -1,0 +1,78 @@
+"""`corral api`: one API process in the foreground, or several behind one port.
+
+Owns: which processes the API is, for `corral up` too, and the life of several that stand alone.
+Never: spreads connections over them: each listens on the port itself (SO_REUSEPORT), and the kernel does.
+"""
+
+import math
+import time
+from typing import Annotated
+
+import typer
+
+from infra.cli import checks, console, gateway, options, parts
+from infra.cli.signals import Signals, StopAskedError
+from infra.cli.supervise import House, Part, Stage
+from infra.config import Settings
+from infra.redis_client import checked
+
+STOP_MARGIN_S = 5.0  # after its last answer a process gives back what it holds
+FORCED = 130  # what a shell calls a program ended by Ctrl-C
+
+Port = Annotated[int | None, typer.Option("--port", metavar="PORT", min=0, max=65535, help="Port.")]
+Workers = Annotated[
+    int | None,
+    typer.Option("--workers", metavar="N", min=1, max=64, help="API processes behind the one port."),
+]
+
+
+def api(host: parts.Host = None, port: Port = None, workers: Workers = None) -> None:
+    """Run the API alone, in the foreground. Needs CORRAL_REDIS_URL."""
+    settings = options.load_with(host=host, port=port, api_workers=workers).settings
+    checked(settings.redis_url)
+    checks.doors(settings, flower=False)
+    checks.warm(settings)
+    number = checks.port(settings.host, settings.port, "API", "give another --port")
+    settings = settings.model_copy(update={"port": number})
+    if settings.api_workers == 1:
+        parts.become(parts.API, parts.environment(settings))
+    checks.data_dir(settings.data_dir)
+    raise typer.Exit(_serve(settings))
+
+
+def processes(settings: Settings) -> list[Part]:
+    """The API's processes, each with a name and a log of its own. One of several may die and come back."""
+    several = settings.api_workers > 1
+    names = [f"api-{number}" for number in range(1, settings.api_workers + 1)] if several else [settings.api_name]
+    return [
+        Part(
+            f"API {name.removeprefix('api-')}" if several else "API",
+            Stage.API,
+            parts.API,
+            parts.environment(settings, api_name=name),
+            settings.data_dir / "logs" / f"{name}.log",
+            restartable=several,
+        )
+        for name in names
+    ]
+
+
+def _serve(settings: Settings) -> int:
+    """Start all, look after them until a signal comes, and stop them; the exit code."""
+    house = House(console.prose)
+    with Signals(house.kill) as signals:
+        try:
+            for part in processes(settings):
+                house.start(part)
+            logs = settings.data_dir / "logs"
+            console.say(f"API: {settings.api_workers} processes on {gateway.address(settings)}, logs in {logs}")
+            while True:
+                signals.wait(house.tend(time.monotonic()))
+        except StopAskedError:
+            console.prose("Stopping.")
+        finally:
+            try:
+                house.stop(lambda _stage: math.ceil(settings.drain_s) + STOP_MARGIN_S)
+            finally:
+                house.kill()
+    return FORCED if signals.forced else 0
