@@ -9,15 +9,16 @@
 -- The lease is looked at here, because it may have come back since the caller missed it.
 local lease = redis.call('GET', KEYS[4])
 if ARGV[7] ~= '1' and lease and cjson.decode(lease)['incarnation'] == ARGV[2] then return 0 end
-local r = redis.call('HMGET', KEYS[1], 'state', 'attempt', 'level', 'arrival', 'deadline_ms', 'body', 'lost_by')
+local r = redis.call('HMGET', KEYS[1], 'state', 'attempt', 'level', 'arrival', 'deadline_ms', 'body', 'lost_by',
+  'attempts_before')
 if r[1] == 'queued' and r[7] == ARGV[2] then return 1 end
 if redis.call('HGET', KEYS[3], ARGV[1]) ~= ARGV[2] then return 0 end
-if r[1] ~= 'running' or not r[6] or tonumber(r[2]) >= tonumber(ARGV[4]) then return 0 end
+if r[1] ~= 'running' or not r[6] or tonumber(r[2]) - tonumber(r[8] or 0) >= tonumber(ARGV[4]) then return 0 end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local deadline = math.max(tonumber(r[5]), now + tonumber(ARGV[5]))
-redis.call('HDEL', KEYS[3], ARGV[1])
 redis.call('HSET', KEYS[1], 'state', 'queued', 'deadline_ms', deadline, 'lost_by', ARGV[2])
+redis.call('HDEL', KEYS[3], ARGV[1])
 redis.call('HDEL', KEYS[1], 'claim', 'claimed_ms')
 redis.call('PEXPIRE', KEYS[1], deadline - now + tonumber(ARGV[6]))
 redis.call('PEXPIRE', KEYS[5], deadline - now + tonumber(ARGV[6]))
