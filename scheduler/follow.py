@@ -46,12 +46,16 @@ class Feed:
         if _attempt(entry_id) < self._least_attempt or self.torn:
             return
         if not _follows(entry_id, self.last_id):
-            self.torn = True
+            self.tear(_attempt(entry_id))
             return
         self.last_id = entry_id
         self._told.append(payload)
         self._payloads.append(payload)
         self._arrived.set()
+
+    def tear(self, attempt: int) -> None:
+        """What that attempt wrote does not go on from what has come; of one that counts no more it is no matter."""
+        self.torn = attempt >= self._least_attempt
 
     def go_on_from(self, attempt: int) -> list[Delta]:
         """All that has come so far; from now on only what that attempt, or a later one, writes is taken."""
@@ -114,7 +118,9 @@ class Follower:
 
     async def _read(self) -> None:
         """Raises BrokerDown."""
-        wanted: Any = {name: feed.last_id for name, feed in self._feeds.items()} | {self._wake: self._wake_id}
+        # A torn stream would be given back at once, each time.
+        wanted: Any = {name: feed.last_id for name, feed in self._feeds.items() if not feed.torn}
+        wanted[self._wake] = self._wake_id
         with broker_errors():
             answer: Any = await self._reader.xread(wanted, block=BLOCK_MS, count=MOST_ENTRIES)
         for raw_name, entries in answer or ():
@@ -132,7 +138,7 @@ class Follower:
             return
         with broker_errors():
             if not await self._reader.xrange(name, feed.last_id, feed.last_id):
-                feed.torn = True
+                feed.tear(_attempt(newest_id))
 
 
 def _attempt(entry_id: str) -> int:

@@ -7,12 +7,9 @@
 local lease = redis.call('GET', KEYS[4])
 if lease and cjson.decode(lease)['incarnation'] == ARGV[2] then return 0 end
 if redis.call('HGET', KEYS[3], ARGV[1]) ~= ARGV[2] then return 0 end
-if redis.call('HGET', KEYS[1], 'state') ~= 'running' then
-  redis.call('HDEL', KEYS[3], ARGV[1])
-  return 0
-end
-local attempt = redis.call('HINCRBY', KEYS[1], 'attempt', 1)
 redis.call('HDEL', KEYS[3], ARGV[1])
+if redis.call('HGET', KEYS[1], 'state') ~= 'running' then return 0 end
+local attempt = redis.call('HINCRBY', KEYS[1], 'attempt', 1)
 redis.call('HSET', KEYS[1], 'state', 'failed')
 redis.call('HDEL', KEYS[1], 'body')
 redis.call('XADD', KEYS[2], attempt .. '-0', 'd', ARGV[3])

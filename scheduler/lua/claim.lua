@@ -195,8 +195,8 @@ end
 
 local function take(pair)
   local key = ARGV[4] .. pair.id
-  redis.call('HINCRBY', key, 'attempt', 1)
   redis.call('ZREM', KEYS[1], pair.id)
+  redis.call('HINCRBY', key, 'attempt', 1)
   redis.call('HSET', key, 'state', 'running', 'worker', ARGV[1], 'claim', ARGV[7], 'claimed_ms', now)
   redis.call('PEXPIRE', key, ARGV[3])
   redis.call('HSET', KEYS[2], pair.id, ARGV[2])

@@ -17,9 +17,9 @@ if r[1] ~= 'queued' or r[2] ~= ARGV[2] then
   return 0
 end
 if ARGV[9] == '1' and r[3] then return 0 end
-redis.call('HSET', KEYS[1], 'worker', ARGV[3], 'new_tokens', ARGV[7], 'expected_ms', ARGV[8], 'move', ARGV[12])
 redis.call('ZREM', KEYS[2], ARGV[1])
 redis.call('LPOP', KEYS[4])
+redis.call('HSET', KEYS[1], 'worker', ARGV[3], 'new_tokens', ARGV[7], 'expected_ms', ARGV[8], 'move', ARGV[12])
 if ARGV[9] == '1' then redis.call('HSET', KEYS[1], 'moved', 1) end
 redis.call('ZADD', KEYS[3], score, ARGV[1])
 local time = redis.call('TIME')

@@ -13,12 +13,8 @@ if r[1] == 'running' and redis.call('EXISTS', KEYS[2]) == 1 then
   redis.call('HSET', KEYS[4], ARGV[1], 'nobody')
   return 0
 end
-if r[1] ~= 'running' then
-  redis.call('HDEL', KEYS[4], ARGV[1])
-  return 0
-end
-redis.call('HSET', KEYS[1], 'state', 'queued')
 redis.call('HDEL', KEYS[4], ARGV[1])
+if r[1] ~= 'running' then return 0 end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local left = tonumber(r[4]) - now
@@ -33,6 +29,7 @@ end
 
 refund('key:' .. (r[5] or ''))
 refund('agent:' .. (r[5] or '') .. ':' .. r[6])
+redis.call('HSET', KEYS[1], 'state', 'queued')
 redis.call('HDEL', KEYS[1], 'claim', 'claimed_ms')
 redis.call('PEXPIRE', KEYS[1], math.max(left, 0) + tonumber(ARGV[4]))
 redis.call('ZADD', KEYS[3], tonumber(r[2]) * tonumber(ARGV[3]) + tonumber(r[3]), ARGV[1])
