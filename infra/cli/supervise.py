@@ -5,7 +5,7 @@ Never: what a part does, or why.
 
     start    broker -> workers -> API -> Flower
     stop     API (running answers end) -> workers (the same) -> Flower -> broker
-    dies     a worker or Flower is started again, later each time; without broker or API there is nothing to serve
+    dies     broker, worker or Flower is started again, later each time; without broker or API there is nothing to serve
 """
 
 import os
@@ -171,9 +171,12 @@ class House:
             self._say(f"{part.name}: {words}. Starting it again in {delay:.0f} s")
             return
         part.gone = True
-        if part.stage is Stage.WORKERS and all(other.gone for other in self.parts if other.stage is Stage.WORKERS):
+        if part.stage in (Stage.WORKERS, Stage.BROKER) and self._all_gone(part.stage):
             raise StartError(part.name, f"ended {RESTARTS + 1} times in a row: {words}")
         self._say(f"{part.name}: ended {RESTARTS + 1} times in a row and stays down: {words}")
+
+    def _all_gone(self, stage: Stage) -> bool:
+        return all(part.gone for part in self.parts if part.stage is stage)
 
 
 def _make_room(log: Path) -> int:
