@@ -31,16 +31,18 @@ from scheduler.stream import STREAM_LIFETIME_MS
 log = structlog.get_logger(__name__)
 USUAL_ANSWER_S = 10.0
 SMOOTHING = 0.2
-PLACING_LIMIT_S = 3.0
-END_LIMIT_S = 0.5  # beyond it the job is given back behind the client's back
+PLACING_LIMIT_S = 3.2
+REFUSING_LIMIT_S = 0.4  # what is left of a refused job after that is given back behind its client's back
 GIVE_BACK_S = 2.0
 GIVE_BACK_ATTEMPTS = 60
 LIFE_SLACK_S = 2.0  # a record that is gone so soon before it had to run out may have run out
 
 
 @asynccontextmanager
-async def _in_time(until_s: float) -> AsyncIterator[None]:
+async def _in_time(until_s: float | None) -> AsyncIterator[None]:
     """A limit for several steps together, by the loop's clock: each has one of its own, but a client waits for all.
+
+    None: their own are enough.
 
     Raises BrokerDown.
     """
@@ -169,6 +171,7 @@ class Dispatcher:
         async with self._follower.follow(keys.stream(spec.id)) as feed:
             stages.mark("placed")
             placed = self._hold(self._placed(spec, candidates[0].worker, feed))
+            refused = True
             try:
                 # Inside: an admission that fails or is cancelled may have taken place all the same.
                 async with _in_time(until_s):
@@ -180,9 +183,10 @@ class Dispatcher:
                     stages.mark("admitted")
                     await asyncio.shield(self._tickets.publish(spec.id, spec.identity.agent, placed.worker, spec.level))
                 stages.mark("published")
+                refused = False
                 yield placed
             finally:
-                await self._end(placed)
+                await self._end(placed, REFUSING_LIMIT_S if refused else None)
 
     def _placed(self, spec: JobSpec, worker: str, feed: Feed) -> Placed:
         again = Resubmitting(feed, self._jobs, self._tickets, self._candidates)
@@ -227,10 +231,10 @@ class Dispatcher:
         if not self._held:
             self._none_held.set()
 
-    async def _end(self, placed: Placed) -> None:
+    async def _end(self, placed: Placed, limit_s: float | None) -> None:
         self.forecast.ended(placed.spec.id)
         try:
-            async with _in_time(asyncio.get_running_loop().time() + END_LIMIT_S):
+            async with _in_time(limit_s and asyncio.get_running_loop().time() + limit_s):
                 if placed.last is None:
                     await self._jobs.cancel(placed.spec.id, placed.worker, placed.spec.level)
                 else:

@@ -23,8 +23,8 @@ from tests.integration.workers.clients import Asking, Stream, body, text_of, wor
 
 pytestmark = pytest.mark.integration
 
-MADE = "say 80 words at 10 tokens/s"
-WHOLE = words(80)
+MADE = "say 50 words at 10 tokens/s"
+WHOLE = words(50)
 REFUSED_WITHIN_S = 4.0
 HEALTH_WITHIN_S = 0.1
 

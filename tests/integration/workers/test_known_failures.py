@@ -23,7 +23,7 @@ from tests.integration.workers.clients import Asking, line, running, text_of, ti
 
 pytestmark = pytest.mark.integration
 
-LONG = "say 100 words at 10 tokens/s"
+LONG = "say 60 words at 10 tokens/s"
 
 
 def worker_process(cluster: Cluster, name: str = "w1") -> psutil.Process:
@@ -52,7 +52,7 @@ def test_a_worker_with_running_tasks_outlives_five_restarts_of_its_broker_and_co
             cluster.wait_ready(1)
             assert text_of(asking.ask("say 3 words", f"after-{number}").result()) == words(3)
         stream.answer.result()
-        assert (stream.text, stream.last) == (words(100), "message_stop")
+        assert (stream.text, stream.last) == (words(60), "message_stop")
         assert process.is_running()
         assert cluster.workers["w1"].alive
 
@@ -121,7 +121,7 @@ def test_a_worker_that_is_stopped_cold_ends_at_once_and_its_answers_go_on_elsewh
         assert not any(stream.answer.done() for stream in streams)
         for stream in streams:
             stream.answer.result()
-            assert (stream.text, stream.last) == (words(100), "message_stop")
+            assert (stream.text, stream.last) == (words(60), "message_stop")
 
 
 def test_each_of_the_ten_levels_has_a_list_of_its_own_that_all_who_count_agree_on(broker: Broker) -> None:
