@@ -71,7 +71,12 @@ def unknown(spec: JobSpec) -> Known:
 
 
 def step(
-    spec: JobSpec, api: str, limits: Limits, known: Known, candidates: Sequence[Candidate]
+    spec: JobSpec,
+    api: str,
+    limits: Limits,
+    known: Known,
+    candidates: Sequence[Candidate],
+    attempts_before: int = 0,
 ) -> tuple[list[str], list[Argument]]:
     """Keys and arguments, as the script's head lists them."""
     who, home = spec.identity, known.home.worker if known.home else ""
@@ -79,6 +84,7 @@ def step(
         "api", api, "conversation", who.conversation, "kind", who.kind.value, "model", spec.request.model,
         "agent_weight", spec.agent_weight, "key_weight", spec.key_weight, "prompt_tokens", spec.prompt_tokens,
         "length_mu", known.length.mu, "length_sigma", known.length.sigma, "body", spec.request.body,
+        "attempt", attempts_before, "spared", attempts_before,
     ]  # fmt: skip
     names = [
         keys.job(spec.id), keys.ARRIVALS, keys.wake(api), keys.home(who.conversation),

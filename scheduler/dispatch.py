@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from time import monotonic
 
 import structlog
 
@@ -18,18 +19,38 @@ from infra.observability import stages
 from scheduler.contract import ClusterView, Delta, Failed, Finished, Identity, JobSpec, Kind, Started, WorkerInfo
 from scheduler.follow import Feed, Follower
 from scheduler.forecast import Forecast
-from scheduler.jobs import Jobs
+from scheduler.jobs import ENDED_LIFETIME_MS, Jobs
 from scheduler.membership import Membership
 from scheduler.policy import admission, placement
 from scheduler.policy.accuracy import Accuracy
 from scheduler.policy.fleet import Fleets
 from scheduler.queue import Tickets
+from scheduler.resubmitting import Resubmitting
+from scheduler.stream import STREAM_LIFETIME_MS
 
 log = structlog.get_logger(__name__)
 USUAL_ANSWER_S = 10.0
 SMOOTHING = 0.2
+PLACING_LIMIT_S = 3.2
+REFUSING_LIMIT_S = 0.4  # what is left of a refused job after that is given back behind its client's back
 GIVE_BACK_S = 2.0
 GIVE_BACK_ATTEMPTS = 60
+LIFE_SLACK_S = 2.0  # a record that is gone so soon before it had to run out may have run out
+
+
+@asynccontextmanager
+async def _in_time(until_s: float | None) -> AsyncIterator[None]:
+    """A limit for several steps together, by the loop's clock: each has one of its own, but a client waits for all.
+
+    None: their own are enough.
+
+    Raises BrokerDown.
+    """
+    try:
+        async with asyncio.timeout_at(until_s):
+            yield
+    except TimeoutError as error:
+        raise BrokerDown("the broker does not answer in time", retry_after_s=5) from error
 
 
 class Placed:
@@ -38,7 +59,9 @@ class Placed:
     `eta_ms` is the wait that was expected when it came, 0 for none; None: the broker did not say.
     """
 
-    def __init__(self, spec: JobSpec, worker: str, feed: Feed, jobs: Jobs, accuracy: Accuracy) -> None:
+    def __init__(
+        self, spec: JobSpec, worker: str, feed: Feed, jobs: Jobs, accuracy: Accuracy, again: Resubmitting
+    ) -> None:
         self.spec = spec
         self.worker = worker
         self.may_use_reserve = False
@@ -47,10 +70,14 @@ class Placed:
         self._accuracy = accuracy
         self._feed = feed
         self._jobs = jobs
+        self._again = again
+        self._lives_until_s = monotonic() + (spec.wait_limit_ms + ENDED_LIFETIME_MS) / 1000
 
     async def next(self, timeout_s: float) -> list[Delta]:
         """The deltas that have come, in order; [] when none came within `timeout_s`. Ends with Finished or Failed."""
         deltas = await self._feed.deltas(timeout_s)
+        if deltas:
+            self._lives_until_s = monotonic() + STREAM_LIFETIME_MS / 1000
         if deltas and isinstance(deltas[-1], Finished | Failed):
             self.last = deltas[-1]
         for delta in deltas:
@@ -62,7 +89,7 @@ class Placed:
         """Take the job out of its line if it still waits there; True when it is gone."""
         state = await self._jobs.cancel(self.spec.id, self.worker, self.spec.level, only_queued=True)
         # A first try whose answer was lost on the way leaves no record either.
-        return state == "queued" or (state == "over" and await self.vanished())
+        return state == "queued" or (state == "over" and self.last is None and await self._is_gone())
 
     async def met_window(self, who: Identity | None = None) -> None:
         """The session was told that its prompt is too long: its compaction may use the reserve.
@@ -74,10 +101,26 @@ class Placed:
             await self._jobs.met_window(who.key_name, who.session)
 
     async def vanished(self) -> bool:
-        """Whether the broker has lost the record of a job that has not ended. Learns where the job was moved to."""
-        worker = await self._jobs.worker_of(self.spec.id)
+        """Whether a job that has not ended is lost for good. Learns where the job was moved to.
+
+        One whose record, or a piece of whose answer, the broker lost is submitted again; not one whose record has run
+        out, because nobody could take it for so long.
+        """
+        gone = await self._is_gone()
+        if self.last is not None or not (gone or self._feed.torn or self._again.due):
+            return False
+        if gone and not self._again.due and monotonic() >= self._lives_until_s - LIFE_SLACK_S:
+            return True
+        worker = await self._again.submit(self.spec, self.worker)
         self.worker = worker or self.worker
-        return self.last is None and worker is None
+        return worker is None
+
+    async def _is_gone(self) -> bool:
+        found = await self._jobs.whereabouts(self.spec.id)
+        if found is not None:
+            self.worker, left_s = found
+            self._lives_until_s = monotonic() + left_s
+        return found is None
 
 
 class Dispatcher:
@@ -118,28 +161,39 @@ class Dispatcher:
         if not self._membership.fresh:
             raise BrokerDown("the broker does not answer", retry_after_s=5)
         view = admission.serving(self.view, spec.request.model)
-        known, candidates = await self._candidates(spec, only)
-        retry_after_s = admission.retry_after_s(view, self.usual_answer_s)
-        if not candidates:
-            raise NoWorker(admission.why_none(view), retry_after_s=retry_after_s)
-        arrival = await self.forecast.let_in(spec, view, candidates, self.usual_answer_s)
+        until_s = asyncio.get_running_loop().time() + PLACING_LIMIT_S
+        async with _in_time(until_s):
+            known, candidates = await self._candidates(spec, only)
+            retry_after_s = admission.retry_after_s(view, self.usual_answer_s)
+            if not candidates:
+                raise NoWorker(admission.why_none(view), retry_after_s=retry_after_s)
+            arrival = await self.forecast.let_in(spec, view, candidates, self.usual_answer_s)
         async with self._follower.follow(keys.stream(spec.id)) as feed:
             stages.mark("placed")
-            placed = self._hold(Placed(spec, candidates[0].worker, feed, self._jobs, self.forecast.accuracy))
+            placed = self._hold(self._placed(spec, candidates[0].worker, feed))
+            refused = True
             try:
                 # Inside: an admission that fails or is cancelled may have taken place all the same.
-                admitted = await self._jobs.admit(spec, candidates, retry_after_s, known)
-                placed.worker, placed.may_use_reserve = admitted.worker, admitted.may_use_reserve
-                placed.eta_ms = await self.forecast.took(arrival, known.length, admitted.worker, waits=admitted.waits)
-                stages.mark("admitted")
-                await asyncio.shield(self._tickets.publish(spec.id, spec.identity.agent, placed.worker, spec.level))
+                async with _in_time(until_s):
+                    admitted = await self._jobs.admit(spec, candidates, retry_after_s, known)
+                    placed.worker, placed.may_use_reserve = admitted.worker, admitted.may_use_reserve
+                    placed.eta_ms = await self.forecast.took(
+                        arrival, known.length, admitted.worker, waits=admitted.waits
+                    )
+                    stages.mark("admitted")
+                    await asyncio.shield(self._tickets.publish(spec.id, spec.identity.agent, placed.worker, spec.level))
                 stages.mark("published")
+                refused = False
                 yield placed
             finally:
-                await self._end(placed)
+                await self._end(placed, REFUSING_LIMIT_S if refused else None)
+
+    def _placed(self, spec: JobSpec, worker: str, feed: Feed) -> Placed:
+        again = Resubmitting(feed, self._jobs, self._tickets, self._candidates)
+        return Placed(spec, worker, feed, self._jobs, self.forecast.accuracy, again)
 
     async def _candidates(
-        self, spec: JobSpec, only: str | None
+        self, spec: JobSpec, only: str | None = None
     ) -> tuple[placement.Known, tuple[placement.Candidate, ...]]:
         known = await self._jobs.known(spec)
         fleet = self._fleets.of(self.view, spec.request.model)
@@ -177,14 +231,15 @@ class Dispatcher:
         if not self._held:
             self._none_held.set()
 
-    async def _end(self, placed: Placed) -> None:
+    async def _end(self, placed: Placed, limit_s: float | None) -> None:
         self.forecast.ended(placed.spec.id)
         try:
-            if placed.last is None:
-                await self._jobs.cancel(placed.spec.id, placed.worker, placed.spec.level)
-            else:
-                await self._learn(placed, placed.last)
-                await self._jobs.forget(placed.spec.id)
+            async with _in_time(limit_s and asyncio.get_running_loop().time() + limit_s):
+                if placed.last is None:
+                    await self._jobs.cancel(placed.spec.id, placed.worker, placed.spec.level)
+                else:
+                    await self._learn(placed, placed.last)
+                    await self._jobs.forget(placed.spec.id)
             self._release(placed)
         except (BrokerDown, asyncio.CancelledError) as error:
             log.warning("job_given_back_later", job=placed.spec.id, reason=str(error))

@@ -1,6 +1,6 @@
 """Reads the deltas of all of one API process's jobs, over one connection.
 
-Owns: the multiplexed reader and what each follower has not consumed yet.
+Owns: the multiplexed reader, what each follower has not consumed yet, and seeing that a stream has lost a piece.
 Never: writes a stream.
 
 One blocking XREAD over all followed streams, because a blocking reader per stream exhausts connections. A new job
@@ -24,20 +24,43 @@ from scheduler.contract import Delta, decode_deltas
 log = structlog.get_logger(__name__)
 RETRY_S = 0.2
 MOST_ENTRIES = 500
+START = "0"
 
 
 class Feed:
-    """What has come for one stream and was not taken yet."""
+    """What has come for one stream and was not taken yet.
+
+    An attempt numbers its entries without a gap. A broker that came back without its last writes, or a copy that takes
+    its place, can lack some: the stream is `torn`, and nothing of it is given out until `go_on_from`.
+    """
 
     def __init__(self) -> None:
-        self.last_id = "0"
+        self.last_id = START
+        self.torn = False
+        self._told: list[bytes] = []
+        self._least_attempt = 0
         self._payloads: list[bytes] = []
         self._arrived = asyncio.Event()
 
     def put(self, entry_id: str, payload: bytes) -> None:
+        if _attempt(entry_id) < self._least_attempt or self.torn:
+            return
+        if not _follows(entry_id, self.last_id):
+            self.tear(_attempt(entry_id))
+            return
         self.last_id = entry_id
+        self._told.append(payload)
         self._payloads.append(payload)
         self._arrived.set()
+
+    def tear(self, attempt: int) -> None:
+        """What that attempt wrote does not go on from what has come; of one that counts no more it is no matter."""
+        self.torn = attempt >= self._least_attempt
+
+    def go_on_from(self, attempt: int) -> list[Delta]:
+        """All that has come so far; from now on only what that attempt, or a later one, writes is taken."""
+        self.torn, self._least_attempt = False, attempt
+        return [delta for payload in self._told for delta in decode_deltas(payload)]
 
     async def take(self, timeout_s: float) -> list[bytes]:
         """Everything that has come, in order; waits up to `timeout_s` for the first, then returns []."""
@@ -94,7 +117,10 @@ class Follower:
                 await asyncio.sleep(RETRY_S)
 
     async def _read(self) -> None:
-        wanted: Any = {name: feed.last_id for name, feed in self._feeds.items()} | {self._wake: self._wake_id}
+        """Raises BrokerDown."""
+        # A torn stream would be given back at once, each time.
+        wanted: Any = {name: feed.last_id for name, feed in self._feeds.items() if not feed.torn}
+        wanted[self._wake] = self._wake_id
         with broker_errors():
             answer: Any = await self._reader.xread(wanted, block=BLOCK_MS, count=MOST_ENTRIES)
         for raw_name, entries in answer or ():
@@ -102,5 +128,30 @@ class Follower:
             if name == self._wake:
                 self._wake_id = entries[-1][0].decode()
             elif (feed := self._feeds.get(name)) is not None:
+                await self._look_back(name, feed, entries[-1][0].decode())
                 for entry_id, fields in entries:
                     feed.put(entry_id.decode(), fields[b"d"])
+
+    async def _look_back(self, name: str, feed: Feed, newest_id: str) -> None:
+        """A new attempt goes on from what stands in the stream: all that has come of it must stand there."""
+        if feed.last_id == START or _attempt(newest_id) == _attempt(feed.last_id):
+            return
+        with broker_errors():
+            if not await self._reader.xrange(name, feed.last_id, feed.last_id):
+                feed.tear(_attempt(newest_id))
+
+
+def _attempt(entry_id: str) -> int:
+    return int(entry_id.partition("-")[0])
+
+
+def _follows(entry_id: str, last_id: str) -> bool:
+    (attempt, number), (last_attempt, last_number) = (_parts(one) for one in (entry_id, last_id))
+    if attempt == last_attempt:
+        return number == last_number + 1
+    return number <= 1
+
+
+def _parts(entry_id: str) -> tuple[int, int]:
+    attempt, _, number = entry_id.partition("-")
+    return int(attempt), int(number or 0)

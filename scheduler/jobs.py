@@ -18,12 +18,15 @@ from infra import keys
 from infra.redis_client import broker_errors
 from scheduler import admitting, scripts
 from scheduler.admitting import API_LIFETIME_MS, ENDED_LIFETIME_MS, URGENT_MS, Admission, Limits
-from scheduler.attempts import requeue_arguments, requeue_keys
+from scheduler.attempts import LIVES_ON_MS, WAITS_AT_LEAST_MS, requeue_arguments, requeue_keys
 from scheduler.contract import Delta, JobSpec, encode_deltas
 from scheduler.policy.claiming import MOST_URGENT_LEVEL, agent_name
 from scheduler.policy.placement import Candidate, Known
 
 __all__ = ["API_LIFETIME_MS", "ENDED_LIFETIME_MS", "Admission", "Jobs", "Limits"]
+
+
+WAKES = 64  # of a stream that is read all the time
 
 
 class Jobs:
@@ -66,29 +69,51 @@ class Jobs:
         return admitting.known_of(spec, home, own, everyone)
 
     async def admit(
-        self, spec: JobSpec, candidates: Sequence[Candidate], retry_after_s: int, known: Known | None = None
+        self,
+        spec: JobSpec,
+        candidates: Sequence[Candidate],
+        retry_after_s: int,
+        known: Known | None = None,
+        attempts_before: int = 0,
     ) -> Admission:
         """Put the job into the line of the candidate that answers it soonest; `known` is what they were made from.
+
+        Its attempts are numbered after `attempts_before`.
 
         Raises QueueFull (with `retry_after_s`) when every line is full, NoWorker when no candidate is alive.
         """
         known = known or admitting.unknown(spec)
-        names, arguments = admitting.step(spec, self._api, self._limits, known, candidates)
+        names, arguments = admitting.step(spec, self._api, self._limits, known, candidates, attempts_before)
         with broker_errors():
             answer: Any = await self._admit(names, arguments)
         return admitting.outcome(answer, candidates, known, retry_after_s)
 
     async def announce(self) -> None:
-        """Say that this API process lives; the jobs of one that is silent for API_LIFETIME_MS are given up."""
-        name = keys.wake(self._api)
+        """Say that this API process lives; the jobs of one that is silent for API_LIFETIME_MS are given up.
+
+        It needs memory of the broker, as the workers' signs of life do: one that is full hears neither.
+        """
         pipeline = self._redis.pipeline(transaction=False)
-        pipeline.pexpire(name, API_LIFETIME_MS)
+        pipeline.xadd(keys.wake(self._api), {"job": ""}, maxlen=WAKES)
+        pipeline.pexpire(keys.wake(self._api), API_LIFETIME_MS)
         pipeline.sadd(keys.APIS, self._api)
         pipeline.pexpire(keys.APIS, API_LIFETIME_MS)
         with broker_errors():
-            if not (await pipeline.execute())[0]:
-                await self._redis.xadd(name, {"job": ""})
-                await self._redis.pexpire(name, API_LIFETIME_MS)
+            await pipeline.execute()
+
+    async def begin_again(self, job_id: str, worker: str, last_id: str, said: Sequence[Delta]) -> None:
+        """Make room for a job that the broker lost: nothing is left of it but what its client was told, which stands
+        at `last_id`, where its reader has been."""
+        stream = keys.stream(job_id)
+        pipeline = self._redis.pipeline(transaction=True)
+        pipeline.delete(keys.job(job_id), stream)
+        pipeline.zrem(keys.line(worker), job_id)
+        pipeline.hdel(keys.running(worker), job_id)
+        if said:
+            pipeline.xadd(stream, {"d": encode_deltas(said)}, id=last_id)
+            pipeline.pexpire(stream, WAITS_AT_LEAST_MS + LIVES_ON_MS)
+        with broker_errors():
+            await pipeline.execute()
 
     async def cancel(self, job_id: str, worker: str, level: int, *, only_queued: bool = False) -> str:
         """Give the job up; returns `queued` (gone), `running` (told to stop unless `only_queued`) or `over`."""
@@ -137,11 +162,15 @@ class Jobs:
         with broker_errors():
             await self._redis.delete(keys.job(job_id), keys.stream(job_id))
 
-    async def worker_of(self, job_id: str) -> str | None:
-        """The worker in whose line the job waits, or that runs it; None when there is no record any more."""
+    async def whereabouts(self, job_id: str) -> tuple[str, float] | None:
+        """The worker in whose line the job waits, or that runs it, and for how many seconds its record lives if nobody
+        renews it; None when there is no record any more."""
+        pipeline = self._redis.pipeline(transaction=False)
+        pipeline.hget(keys.job(job_id), "worker")
+        pipeline.pttl(keys.job(job_id))
         with broker_errors():
-            found: Any = await self._redis.hget(keys.job(job_id), "worker")
-        return str(found.decode()) if found else None
+            worker, left_ms = await pipeline.execute()
+        return (str(worker.decode()), left_ms / 1000) if worker else None
 
     async def met_window(self, key_name: str, session: str) -> None:
         """Remember for ten minutes that this session was told its prompt is too long; a compaction may come twice."""

@@ -6,6 +6,7 @@ Never: decides; never writes (a worker announces itself through `claims`).
 
 import asyncio
 from collections.abc import Sequence
+from time import monotonic
 from typing import Any
 
 import structlog
@@ -20,6 +21,7 @@ from scheduler.contract import LEVELS, ClusterView, WorkerInfo, WorkerView
 
 log = structlog.get_logger(__name__)
 REFRESH_S = 0.5
+MISSED_S = 2.0  # a connection that broke between two reads is no broker that is away
 
 
 class Membership:
@@ -30,18 +32,19 @@ class Membership:
         self.view = ClusterView(now_ms=0)
         self.fresh = False
         self._missed = False
+        self._read_s = -MISSED_S
 
     async def run(self) -> None:
-        """Keep `view` fresh until cancelled; `fresh` says whether the broker answered the last time."""
+        """Keep `view` fresh until cancelled; `fresh` says whether the broker has answered within MISSED_S."""
         while not being_cancelled():
             try:
                 self.view = await self.read()
-                self.fresh, self._missed = True, False
+                self.fresh, self._missed, self._read_s = True, False, monotonic()
             except BrokerDown as error:
                 if not self._missed:
                     log.warning("broker_missed", reason=error.message)
                 self._missed = True
-                self.fresh = False
+                self.fresh = monotonic() - self._read_s < MISSED_S
             await asyncio.sleep(REFRESH_S)
 
     async def read(self) -> ClusterView:

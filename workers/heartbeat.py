@@ -79,13 +79,14 @@ class Heartbeat:
 
     def _beat(self) -> bool:
         info = self._serving.info(self._incarnation, self._started_ms).model_copy(update={"pid": os.getpid()})
-        states = self._claims.beat(info, self._lifetime_ms, self._running.jobs())
+        held = self._running.jobs()
+        states = self._claims.beat(info, self._lifetime_ms, list(held))
         if states is None:
             return False
         self.on_drain(self._claims.drain_left_ms)
         for job_id, state in states.items():
             if state in ("cancelled", ""):  # the control stream may have lost the word
-                self._running.cancel(job_id)
+                self._running.cancel(job_id, held[job_id])  # not another attempt that has begun meanwhile
         return True
 
 

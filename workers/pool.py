@@ -1,7 +1,8 @@
 """Celery's thread pool with a gate.
 
 Owns: how many tickets may be taken now. With `worker_disable_prefetch` Celery asks `num_processes` before each pop;
-zero while the engine is not ready, so that jobs wait in the line and not in a worker that cannot serve them.
+zero while the engine is not ready, so that jobs wait in the line and not in a worker that cannot serve them. And saying
+that it stops before it waits for its tasks: on SIGQUIT Celery waits first, and tells of it only then.
 Never: runs a job by itself; Celery's own thread pool does.
 
 Stock `threads` leaves the hub asleep when a task ends, so the next ticket waits up to half a second; this one wakes it.
@@ -18,11 +19,19 @@ from kombu.asynchronous import Hub
 
 
 class GatedPool(ThreadPool):  # type: ignore[misc]  # celery is untyped
-    """Threads = slots; `gate` says how many of them may be used now. The composition root sets it, and the hub of the
-    worker, before that starts."""
+    """Threads = slots; `gate` says how many of them may be used now, `stopping` hears that it ends. The composition
+    root sets these, and the hub of the worker, before that starts."""
 
     gate: Callable[[], int] = staticmethod(lambda: 0)
+    stopping: Callable[[], None] = staticmethod(lambda: None)
     hub: Hub | None = None
+
+    def on_stop(self) -> None:
+        type(self).stopping()
+        super().on_stop()
+
+    def terminate_job(self, pid: int, signal: int | None = None) -> None:  # celery's signature
+        """A thread cannot be killed. On SIGQUIT Celery asks for it; `stopping` gives each answer back in its time."""
 
     @property
     def num_processes(self) -> int:

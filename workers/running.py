@@ -26,7 +26,7 @@ class Stoppable(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class _Attempt:
+class Attempt:
     """A worker that was taken for dead may meet its own job again while the attempt before has not noticed yet."""
 
     generation: Stoppable | None = None
@@ -38,7 +38,7 @@ class Running:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._jobs: dict[str, _Attempt] = {}
+        self._jobs: dict[str, Attempt] = {}
         self._cancelled: set[str] = set()
         self._tasks = 0
         self._changes = 0
@@ -64,7 +64,7 @@ class Running:
 
         Raises WorkerLost instead of Cancelled when the worker, not the client, ended it.
         """
-        mine = _Attempt()
+        mine = Attempt()
         with self._lock:
             self._jobs[job_id] = mine
         try:
@@ -89,14 +89,18 @@ class Running:
         if too_late:
             generation.cancel()
 
-    def jobs(self) -> list[str]:
+    def jobs(self) -> dict[str, Attempt]:
+        """What runs here now, and which attempt of each."""
         with self._lock:
-            return list(self._jobs)
+            return dict(self._jobs)
 
-    def cancel(self, job_id: str) -> None:
-        """Stop the job if it runs here. One without a generation yet is stopped as soon as it has one."""
+    def cancel(self, job_id: str, only: Attempt | None = None) -> None:
+        """Stop the job if it runs here, or just that attempt. One without a generation yet is stopped as soon as it has
+        one."""
         with self._lock:
             attempt = self._jobs.get(job_id)
+            if only is not None and attempt is not only:
+                return
             if attempt is not None:
                 self._cancelled.add(job_id)
         if attempt is not None and attempt.generation is not None:

@@ -5,8 +5,8 @@ Never: what a part does, or why.
 
     start    broker -> workers -> API -> Flower
     stop     API (running answers end) -> workers (the same) -> Flower -> broker
-    dies     a worker, Flower or one of several API processes is started again, later each time; without broker, API or
-             workers there is nothing to serve
+    dies     broker, worker, Flower or one of several API processes is started again, later each time; without broker,
+             API or workers there is nothing to serve
 """
 
 import os
@@ -172,10 +172,12 @@ class House:
             self._say(f"{part.name}: {words}. Starting it again in {delay:.0f} s")
             return
         part.gone = True
-        needed = part.stage in (Stage.API, Stage.WORKERS)
-        if needed and all(other.gone for other in self.parts if other.stage is part.stage):
+        if part.stage in (Stage.BROKER, Stage.WORKERS, Stage.API) and self._all_gone(part.stage):
             raise StartError(part.name, f"ended {RESTARTS + 1} times in a row: {words}")
         self._say(f"{part.name}: ended {RESTARTS + 1} times in a row and stays down: {words}")
+
+    def _all_gone(self, stage: Stage) -> bool:
+        return all(part.gone for part in self.parts if part.stage is stage)
 
 
 def _make_room(log: Path) -> int:

@@ -186,7 +186,9 @@ def _start_broker(house: House, settings: Settings, signals: Signals) -> str:
     lock.take(folder / "lock", "broker", "stop that `corral broker`, or point CORRAL_REDIS_URL at it")
     port, password = free_port(), secrets.token_urlsafe(24)
     command = broker.command(folder, "127.0.0.1", port, password)
-    part = Part("broker", Stage.BROKER, command, parts.environment(settings), _log(settings, "broker"))
+    log = _log(settings, "broker")
+    # Started again it reads its data back from disk.
+    part = Part("broker", Stage.BROKER, command, parts.environment(settings), log, restartable=True)
     house.start(part)
     url = broker.url("127.0.0.1", port, password)
     broker.wait_until_answers(url, part.check, signals.wait)

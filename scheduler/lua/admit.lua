@@ -157,7 +157,7 @@ end
 
 local function take(c, home_cost)
   local arrival, reserve = redis.call('INCR', KEYS[2]), redis.call('EXISTS', KEYS[5])
-  redis.call('HSET', KEYS[1], 'state', 'queued', 'attempt', 0, 'worker', c.name, 'level', ARGV[2],
+  redis.call('HSET', KEYS[1], 'state', 'queued', 'worker', c.name, 'level', ARGV[2],
     'arrival', arrival, 'arrival_ms', now, 'deadline_ms', now + tonumber(ARGV[3]), 'reserve', reserve,
     'key', ARGV[12], 'agent', ARGV[13], 'new_tokens', c.new_tokens, 'expected_ms', c.expected_ms,
     unpack(ARGV, FIXED_ARGS + 1, first - 1))

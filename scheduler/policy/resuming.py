@@ -65,6 +65,14 @@ def said(deltas: Iterable[Delta]) -> Said:
     return found
 
 
+def retold(past: Said) -> list[Delta]:
+    """What `said` makes the same of, in as few deltas as it takes."""
+    deltas: list[Delta] = [past.started] if past.started else []
+    deltas += [ThinkingDelta(past.thinking)] if past.thinking else []
+    deltas += [TextDelta(past.text)] if past.text else []
+    return [*deltas, *past.calls]
+
+
 def goes_on(past: Said) -> bool:
     """Whether the engine is given the text as a beginning; else the answer is made again, or is over."""
     return bool(past.text.strip()) and not past.calls

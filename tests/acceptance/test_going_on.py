@@ -1,4 +1,4 @@
-"""An answer that loses its engine or worker goes on from where it was, and its client sees one answer.
+"""An answer that loses its engine, worker or record goes on from where it was, and its client sees one answer.
 
 On the real engine with a long answer, and on the stand-in for each shape of answer, each cut in its middle.
 """
@@ -43,6 +43,11 @@ def kill_engine(cluster: Cluster, name: str) -> None:
     os.kill(engine_pid(cluster, name), signal.SIGKILL)
 
 
+def forget(cluster: Cluster, _: str) -> None:
+    """The broker loses everything: the record, what stands of the answer, and who is alive."""
+    cluster.redis.flushall()
+
+
 def restart(cluster: Cluster) -> None:
     """Both workers are ready again."""
     for name in tuple(cluster.stopped):
@@ -76,7 +81,7 @@ def cut(
     return events, answer.headers
 
 
-@pytest.mark.parametrize("kill", [kill_worker, kill_engine])
+@pytest.mark.parametrize("kill", [kill_worker, kill_engine, forget])
 @pytest.mark.parametrize("after", [1, 7, 30])
 def test_the_client_sees_one_whole_answer(long: Cluster, kill: Kill, after: int) -> None:
     whole = ask(long, user("go"), max_tokens=20_000)
@@ -143,13 +148,13 @@ def words(count: int, first: int = 1) -> str:
 
 
 def attempts(cluster: Cluster, headers: httpx.Headers) -> int:
-    """How many attempts the log line of a request says."""
+    """The last attempt's number in the log line of a request; after a loss of the record they count from 11."""
     name = headers["request-id"]
     found = cluster.wait_log(lambda line: line.get("event") == "request" and line.get("request_id") == name)
     return int(found["attempt"])
 
 
-@pytest.mark.parametrize("kill", [kill_worker, kill_engine])
+@pytest.mark.parametrize("kill", [kill_worker, kill_engine, forget])
 def test_an_answer_that_was_cut_in_its_thoughts_is_thought_once(shapes: Cluster, kill: Kill) -> None:
     events, headers = cut(shapes, kill, 2, user("think then say 6 words at 3 tokens/s"), temperature=0)
     restart(shapes)
@@ -157,7 +162,7 @@ def test_an_answer_that_was_cut_in_its_thoughts_is_thought_once(shapes: Cluster,
     assert (text_of(events), stop_of(events)) == (words(6), ("end_turn", None))
     assert (count_of(events, "thinking"), count_of(events, "text")) == (1, 1)
     assert events[-2]["usage"]["output_tokens"] == 11
-    assert attempts(shapes, headers) == 2
+    assert attempts(shapes, headers) == (11 if kill is forget else 2)
 
 
 def test_an_answer_that_was_cut_after_its_thoughts_goes_on_in_its_text(shapes: Cluster) -> None:
@@ -168,7 +173,7 @@ def test_an_answer_that_was_cut_after_its_thoughts_goes_on_in_its_text(shapes: C
     assert (count_of(events, "thinking"), count_of(events, "text")) == (1, 1)
 
 
-@pytest.mark.parametrize("kill", [kill_worker, kill_engine])
+@pytest.mark.parametrize("kill", [kill_worker, kill_engine, forget])
 def test_a_call_that_was_told_is_the_end_and_is_not_made_again(shapes: Cluster, kill: Kill) -> None:
     events, headers = cut(shapes, kill, 1, user(TWO_CALLS), tools=[BASH])
     restart(shapes)
@@ -178,7 +183,7 @@ def test_a_call_that_was_told_is_the_end_and_is_not_made_again(shapes: Cluster, 
         '{"command": "a"}'
     ]
     assert events[-2]["usage"]["output_tokens"] > 0
-    assert attempts(shapes, headers) == 2
+    assert attempts(shapes, headers) == (11 if kill is forget else 2)
 
 
 def test_a_call_that_was_being_written_is_written_again(shapes: Cluster) -> None:

@@ -19,11 +19,13 @@ from tests.doubles.services import free_port, wait_for
 class Broker:
     """A Valkey server that can be frozen, killed and started again on the same port.
 
-    `url` is what CORRAL_REDIS_URL takes. A context manager that ends it.
+    `url` is what CORRAL_REDIS_URL takes; `keeps` its data on disk, so that they outlive `kill`. A context manager that
+    ends it.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, keeps: bool = False) -> None:
         self.folder = folder
+        self.keeps = keeps
         self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self.client = redis.Redis.from_url(self.url, decode_responses=True)
@@ -41,7 +43,8 @@ class Broker:
 
     def start(self) -> None:
         """Start it and return once it answers."""
-        options = {"--port": str(self.port), "--bind": "127.0.0.1", "--save": "", "--appendonly": "no"}
+        options = {"--port": str(self.port), "--bind": "127.0.0.1", "--save": ""}
+        options |= {"--appendonly": "yes" if self.keeps else "no"}
         options |= {"--dir": str(self.folder), "--daemonize": "no"}
         command = [str(get_binary_path()), *(part for option in options.items() for part in option)]
         self.child = Child(command, self.folder / "broker.log", base_environment(self.folder), self.folder)
@@ -61,11 +64,24 @@ class Broker:
         self._running().send(signal.SIGCONT)
 
     def kill(self) -> None:
-        """End it at once; what it held is lost, as after a crash without persistence."""
+        """End it at once; unless it `keeps` what it held, that is lost."""
         self._running().stop(signal.SIGKILL)
 
     def flush(self) -> None:
         self.client.flushall()
+
+    def limit_memory(self, limit_bytes: int) -> None:
+        """Refuse every write that needs memory while more is used; 0: no limit."""
+        self.client.config_set("maxmemory", limit_bytes)
+
+    def follow(self, other: "Broker") -> None:
+        """Be a copy of `other`, and return once it is one; writes are refused from now on."""
+        self.client.replicaof("127.0.0.1", other.port)
+        wait_for(lambda: self.client.info("replication").get("master_link_status") == "up", "the copy of the broker")
+
+    def lead(self) -> None:
+        """Be nobody's copy any more."""
+        self.client.replicaof("NO", "ONE")
 
     def _running(self) -> Child:
         if self.child is None:

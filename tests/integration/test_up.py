@@ -81,6 +81,19 @@ def test_a_worker_that_dies_is_started_again(corral: Corral) -> None:
     assert child.stop() == 0
 
 
+def test_a_broker_that_dies_is_started_again_with_its_data(corral: Corral) -> None:
+    child = corral.serving()
+    url = (corral.data / "broker" / "url").read_text().strip()
+    with redis.Redis.from_url(url) as client:
+        client.set("kept", 1)
+        (broker,) = corral.running("valkey")
+        broker.kill()
+        until_said(child, "broker: started again")
+        wait_for(lambda: answers(client), "the broker to answer")
+        assert client.get("kept") == b"1"
+    assert child.stop() == 0
+
+
 def test_without_its_api_everything_ends_with_one_sentence(corral: Corral) -> None:
     child = corral.serving()
     (api,) = corral.running("api.app")

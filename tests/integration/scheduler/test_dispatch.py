@@ -44,7 +44,7 @@ async def dispatching(store: Store) -> AsyncIterator[Dispatcher]:
 
 async def until_gone(store: Store, job_id: str) -> None:
     async with asyncio.timeout(WAIT_S):
-        while await store.jobs.worker_of(job_id):  # noqa: ASYNC110  # only the broker can show it
+        while await store.jobs.whereabouts(job_id):  # noqa: ASYNC110  # only the broker can show it
             await asyncio.sleep(0)
 
 
@@ -61,7 +61,7 @@ async def test_a_job_is_served_and_then_forgotten(store: Store) -> None:
         while placed.last is None:
             found += await placed.next(WAIT_S)
         assert found == [TextDelta("a"), LAST]
-    assert await store.jobs.worker_of(job.id) is None
+    assert await store.jobs.whereabouts(job.id) is None
     assert store.written(job.id) == []
 
 
@@ -163,7 +163,7 @@ async def test_a_job_that_was_moved_is_known_to_be_elsewhere(store: Store) -> No
             assert await store.jobs.move(job.id, "w1", to("w2"), job.level, job.identity.conversation)
             assert not await placed.vanished()
             assert placed.worker == "w2"
-        assert (store.line("w2"), await store.jobs.worker_of(job.id)) == ([], None)
+        assert (store.line("w2"), await store.jobs.whereabouts(job.id)) == ([], None)
 
 
 async def test_a_job_for_one_worker_goes_to_it_alone_and_leaves_no_home(store: Store) -> None:

@@ -6,10 +6,12 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
+from redis import RedisError
 from redis.asyncio import Redis
 
 from infra import keys
 from infra.redis_client import READ_TIMEOUT_S, async_client
+from scheduler import scripts
 from scheduler.contract import Delta, TextDelta, encode_deltas
 from scheduler.follow import Feed, Follower
 from tests.doubles.broker import Broker
@@ -137,6 +139,41 @@ async def test_a_frozen_broker_is_waited_for(own_broker: Broker) -> None:
         own_broker.thaw()
         await late
         assert await read(feed, 1) == texts(2)
+
+
+async def test_three_hundred_streams_outlive_a_frozen_broker_without_gap_or_repetition(own_broker: Broker) -> None:
+    """redis-py sends a write again that was not answered in time, and both copies are carried out: the entry's own
+    number makes one of them."""
+    names = [f"stream-{number}" for number in range(STREAMS)]
+    async with following(own_broker.url) as (follower, client), AsyncExitStack() as feeds:
+        opened = [await feeds.enter_async_context(follower.follow(keys.stream(name))) for name in names]
+        impatient = async_client(own_broker.url, connections=8)
+        append = impatient.register_script(scripts.text("append"))
+
+        async def appended(name: str, number: int) -> None:
+            names_of = [keys.job(name), keys.stream(name), keys.running("w1")]
+            payload = encode_deltas([TextDelta(str(number))])
+            while True:
+                with contextlib.suppress(RedisError):
+                    assert await append(names_of, [name, 1, number, payload, 60_000, ""]) == 1
+                    return
+
+        for name in names:
+            await client.hset(keys.job(name), mapping={"state": "running", "attempt": 1})
+        await client.xadd(keys.wake(API), {"job": "all"})
+        await asyncio.gather(*(appended(name, 1) for name in names))
+        own_broker.freeze()
+        late = asyncio.gather(*(appended(name, 2) for name in names))
+        await asyncio.sleep(READ_TIMEOUT_S + 1)  # the freeze is the subject
+        own_broker.thaw()
+        await late
+        await asyncio.gather(*(appended(name, 3) for name in names))
+        own = own_broker.client.client_list()
+        assert len(own) < 30
+        for feed in opened:
+            assert await read(feed, 3) == texts(1, 2, 3)
+            assert await feed.take(0) == []
+        await impatient.aclose()
 
 
 async def test_a_follower_ends_when_it_is_told_to_wherever_it_is(broker: Broker) -> None:

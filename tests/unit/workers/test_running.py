@@ -25,8 +25,21 @@ class Generation:
 def test_a_job_counts_as_running_inside_its_block() -> None:
     running = Running()
     with running.job("a"):
-        assert running.jobs() == ["a"]
-    assert running.jobs() == []
+        assert list(running.jobs()) == ["a"]
+    assert list(running.jobs()) == []
+
+
+def test_what_was_heard_of_one_attempt_does_not_stop_the_next() -> None:
+    """A job that the broker forgot may be here again, submitted anew, before that word has come through."""
+    running, second = Running(), Generation()
+    with ExitStack() as first, running.job("a"):
+        heard_of = running.jobs()["a"]
+        first.enter_context(running.job("a"))
+        running.attach("a", second)
+        running.cancel("a", heard_of)
+        assert not second.cancelled.is_set()
+        running.cancel("a", running.jobs()["a"])
+        assert second.cancelled.is_set()
 
 
 def test_of_two_attempts_at_one_job_the_end_of_the_first_leaves_the_second_running() -> None:
@@ -37,10 +50,10 @@ def test_of_two_attempts_at_one_job_the_end_of_the_first_leaves_the_second_runni
         later.enter_context(running.job("a"))
         running.attach("a", second)
         first.close()
-        assert running.jobs() == ["a"]
+        assert list(running.jobs()) == ["a"]
         running.cancel("a")
         assert second.cancelled.is_set()
-    assert running.jobs() == []
+    assert list(running.jobs()) == []
 
 
 def test_cancelling_stops_the_generation_of_that_job_alone() -> None:
@@ -109,9 +122,9 @@ def test_waiting_ends_when_the_last_job_does() -> None:
 def test_tickets_are_those_in_work_that_have_no_job() -> None:
     running = Running()
     with running.task(), running.task():
-        assert (running.tickets, running.jobs()) == (2, [])
+        assert (running.tickets, list(running.jobs())) == (2, [])
         with running.job("a"):
-            assert (running.tickets, running.jobs()) == (1, ["a"])
+            assert (running.tickets, list(running.jobs())) == (1, ["a"])
     assert running.tickets == 0
 
 

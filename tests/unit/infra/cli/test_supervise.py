@@ -81,6 +81,19 @@ def test_a_worker_that_stays_down_leaves_the_others_serving(said: list[str], mak
     assert good.alive
 
 
+def test_a_broker_that_stays_down_ends_the_house(said: list[str], make: Callable[..., Pretended]) -> None:
+    house, broker = House(said.append), make("broker", Stage.BROKER, restartable=True)
+    house.start(broker)
+    broker.living = False
+    assert house.tend(0) == 1
+    house.tend(1)
+    assert broker.alive
+    broker.restarts = RESTARTS
+    broker.living = False
+    with pytest.raises(StartError, match="broker: ended 6 times in a row"):
+        house.tend(2)
+
+
 def test_deaths_long_ago_are_forgotten(said: list[str], make: Callable[..., Pretended]) -> None:
     house, worker = House(said.append), make("worker w1", Stage.WORKERS, restartable=True)
     house.start(worker)

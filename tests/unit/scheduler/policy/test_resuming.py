@@ -20,7 +20,7 @@ from scheduler.contract import (
     ThinkingDelta,
     ToolCall,
 )
-from scheduler.policy.resuming import Said, Seam, given, goes_on, said
+from scheduler.policy.resuming import Said, Seam, given, goes_on, retold, said
 
 pytestmark = pytest.mark.unit
 
@@ -143,3 +143,9 @@ def test_of_nothing_there_is_nothing_to_go_on_from() -> None:
     assert said([]).nothing
     assert said([started()]).nothing
     assert not said([started(), TextDelta(" ")]).nothing
+
+
+@for_any(thinking=TEXTS, text=TEXTS, calls=st.integers(0, 2), begun=st.booleans())
+def test_what_is_told_again_in_short_says_the_same(thinking: str, text: str, calls: int, begun: bool) -> None:
+    past = Said(started() if begun else None, thinking, text, (CALL,) * calls)
+    assert said(retold(past)) == past

@@ -1,0 +1,51 @@
+"""What an API process believes of the broker between two reads."""
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+from redis.asyncio import Redis
+
+from infra.errors import BrokerDown
+from scheduler import membership as module
+from scheduler.contract import ClusterView
+from scheduler.membership import Membership
+
+pytestmark = pytest.mark.unit
+WAIT_S = 10
+
+
+class Read:
+    """Answers once, then never again; `failed` is set after the first read that failed."""
+
+    def __init__(self) -> None:
+        self.answered = False
+        self.failed = asyncio.Event()
+
+    async def __call__(self) -> ClusterView:
+        if self.answered:
+            self.failed.set()
+            raise BrokerDown("away")
+        self.answered = True
+        return ClusterView(now_ms=1)
+
+
+@pytest.mark.parametrize(("patience_s", "fresh"), [(600.0, True), (0.0, False)])
+async def test_one_read_that_fails_is_no_broker_that_is_away(
+    monkeypatch: pytest.MonkeyPatch, patience_s: float, fresh: bool
+) -> None:
+    monkeypatch.setattr(module, "MISSED_S", patience_s)
+    monkeypatch.setattr(module, "REFRESH_S", 0)
+    made, read = Membership(cast(Redis, None)), Read()
+    monkeypatch.setattr(made, "read", cast(Any, read))
+    reading = asyncio.create_task(made.run())
+    async with asyncio.timeout(WAIT_S):
+        await read.failed.wait()
+        await asyncio.sleep(0)
+    assert made.fresh is fresh
+    reading.cancel()
+    await asyncio.wait([reading])
+
+
+async def test_a_broker_that_never_answered_is_away() -> None:
+    assert not Membership(cast(Redis, None)).fresh
