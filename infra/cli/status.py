@@ -21,8 +21,13 @@ WATCH_S = 1.0
 CONVERSATION_LETTERS = 10  # enough to tell them apart
 LEAST_WAITS = 5  # fewer say nothing of the next ones
 NO_WORKER = "No worker is known. Start one with `corral up`, or `corral worker` beside a broker."
-STARTS_OF = {"loading": "once it is ready", "failing": "once it is ready", "draining": "once moved"}
-COLOUR_OF = {"ready": "green", "loading": "yellow", "draining": "yellow", "failing": "red"}
+STARTS_OF = {
+    "loading": "once it is ready",
+    "failing": "once it is ready",
+    "sick": "once it is well",
+    "draining": "once moved",
+}
+COLOUR_OF = {"ready": "green", "loading": "yellow", "draining": "yellow", "failing": "red", "sick": "red"}
 
 
 def status(

@@ -102,6 +102,7 @@ class Answering:
             if self.body.get("return_progress"):
                 yield self._progress(done, pace)
         await asyncio.sleep(self.plan.start_delay_s)
+        self.table.ballast += bytes(self.plan.grow_mb * 2**20)
         if self.plan.hang:
             await asyncio.Event().wait()
         self.prefill_ms = pace.took_ms()
@@ -112,6 +113,8 @@ class Answering:
         limit = self._limit()
         self.finish = "tool_calls" if self.plan.calls else "stop"
         for delta in self._deltas():
+            if 0 <= self.plan.freeze_after <= self.predicted:
+                await self.table.freeze()
             if fault := self._fault():
                 self.outcome = fault
                 break
@@ -133,7 +136,8 @@ class Answering:
 
     def _deltas(self) -> list[JsonObject]:
         deltas: list[JsonObject] = [{"reasoning_content": word} for word in self.plan.reasoning]
-        deltas += [{"content": word} for word in self.plan.content]
+        said = [{"content": word} for word in self.plan.content]
+        deltas += said * (self._limit() if self.plan.repeat else 1)
         for index, call in enumerate(self.plan.calls):
             function = {"name": call.name, "arguments": ""}
             head = {"index": index, "id": uuid.uuid4().hex, "type": "function", "function": function}
