@@ -102,7 +102,6 @@ class Answering:
             if self.body.get("return_progress"):
                 yield self._progress(done, pace)
         await asyncio.sleep(self.plan.start_delay_s)
-        self.table.ballast += bytes(self.plan.grow_mb * 2**20)
         if self.plan.hang:
             await asyncio.Event().wait()
         self.prefill_ms = pace.took_ms()

@@ -19,7 +19,6 @@ The last instruction in the last user text counts; once a tool result follows it
     hang                             the prompt is taken, then silence;  hang at once: not even headers
     freeze after N tokens            the loop stands still for good, for all; only /health answers (0: in the prefill)
     repeat WORD                      this word until the limit
-    grow N MB                        the process holds so much more memory, then says 3 words
     die after N tokens               the process is gone
     drop after N tokens              only this connection is gone
     slow start Ns                    N seconds of silence before the first token (with any other instruction)
@@ -64,7 +63,6 @@ class Plan:
     drop_after: int = -1
     freeze_after: int = -1
     repeat: bool = False
-    grow_mb: int = 0
     hang: bool = False
     hang_at_once: bool = False
     start_delay_s: float = 0
@@ -171,7 +169,6 @@ _INSTRUCTIONS: list[tuple[str, Answerer]] = [
     (r"drop after (\d+) tokens?", _faulty("drop_after")),
     (r"freeze after (\d+) tokens?", _faulty("freeze_after")),
     (r"repeat (\w+)", lambda found: Plan(content=(f" {found[-1][1]}",), repeat=True)),
-    (r"grow (\d+) MB", lambda found: Plan(content=_numbered(3), grow_mb=int(found[-1][1]))),
     (r"fail (\d{3})", _faulty("fail_status")),
     (r"hang at once", lambda _: Plan(hang_at_once=True)),
     (r"\bhang\b", lambda _: Plan(hang=True)),

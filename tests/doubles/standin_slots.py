@@ -56,7 +56,6 @@ class SlotTable:
         self.decode_tokens_per_s = decode_tokens_per_s
         self.moving = asyncio.Lock()
         self.frozen = False
-        self.ballast = bytearray()
         self.tasks = itertools.count()
         self.prompt_total = 0
         self.predicted_total = 0

@@ -21,11 +21,10 @@ class EngineState(StrEnum):
 class Life:
     """One life of the engine's process, looked at when it is over. `ready_s` is None when it never was ready.
 
-    It was `condemned` when somebody found that it did not work, `planned` when it was to be another one.
+    It was `condemned` when somebody found that it did not work.
     """
 
     reason: str
     ready_s: float | None = None
     port_taken: bool = False
     condemned: bool = False
-    planned: bool = False

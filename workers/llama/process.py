@@ -5,7 +5,6 @@ Never: sends it a request to generate; knows slots, jobs or conversations.
 
     stopped -> starting -> ready -> failing -> starting -> ...      any -> stopping -> stopped
                              |  `-> sick ----> starting              failed too often in a row
-                             `-> starting                            renewed
                   `-> failing -> stopped     only at the first start: a wrong flag or file does not mend itself
 
 One supervisor thread does it all. It also starts the engine, because the engine dies with the thread that started it
@@ -115,11 +114,11 @@ class EngineProcess:
         except psutil.Error:
             return 0
 
-    def condemn(self, reason: str, *, planned: bool = False) -> None:
-        """End this life of a ready engine at once; another one begins, after a `planned` end without a pause."""
+    def condemn(self, reason: str) -> None:
+        """End this life of a ready engine at once; it is started again as after a crash."""
         with self._changed:
             if self._process is not None and self._state is EngineState.READY and self._verdict is None:
-                self._verdict = Life(reason, condemned=not planned, planned=planned)
+                self._verdict = Life(reason, condemned=True)
                 guard.kill(self._process)
 
     def start(self) -> None:
@@ -177,8 +176,6 @@ class EngineProcess:
             ever_ready = ever_ready or life.ready_s is not None
             if self._stop.is_set():
                 return
-            if life.planned:
-                continue
             failures = restarting.row(failures, life.ready_s, seen_late=life.condemned)
             pause_s = self._failed(failures, life.reason)
             if not ever_ready:

@@ -313,16 +313,6 @@ def test_a_condemned_engine_is_ended_even_when_it_is_stopped_and_started_again(
     assert not psutil.pid_exists(old)
 
 
-def test_a_planned_end_is_no_failure(make: Make, changes: "queue.Queue[EngineState]") -> None:
-    engine = make(sick_after=1)
-    engine.start()
-    engine.wait_ready(WAIT_S)
-    seen(changes, EngineState.READY)
-    engine.condemn("its memory grows", planned=True)
-    assert seen(changes, EngineState.READY) == [EngineState.STARTING, EngineState.READY]
-    assert engine.reason == ""
-
-
 def test_nothing_is_condemned_that_is_not_ready(make: Make) -> None:
     engine = make("load")
     engine.condemn("nothing is there")
