@@ -16,13 +16,14 @@ from typing import Any
 import structlog
 
 from api.broker_patience import BrokerPatience
+from api.deadlines import Deadlines
 from api.errors import error_of, reply_for, within_bounds
 from api.house import House
 from api.protocol.events import EventBuilder
 from api.protocol.request import Call
 from api.protocol.sse import encode
 from api.protocol.whole import whole_message
-from infra.errors import CorralError, EngineTimeout, PromptTooLong, ShuttingDown, WaitedTooLong, WorkerLost
+from infra.errors import CorralError, DeadlinePassed, PromptTooLong, ShuttingDown, WaitedTooLong, WorkerLost
 from infra.observability import stages
 from scheduler.contract import Delta, Failed, Finished, Started
 from scheduler.share import Held
@@ -53,6 +54,7 @@ class Answer:
         self._patience = patience(call, house)
         self._broker = BrokerPatience()
         self._began_s = monotonic()
+        self._deadlines = Deadlines(call.limits, self._patience.wait_s + self._patience.answer_s)
         self._may_withdraw = True
         self._come: list[Delta] = []
         self._counted_tokens = 0
@@ -143,12 +145,18 @@ class Answer:
         """What has come, [] when nothing did within `timeout_s`. Raises what ended the answer."""
         if self._house.closing.over:
             raise self._stopping()
+        try:
+            timeout_s = min(timeout_s, self._deadlines.left_s())
+        except DeadlinePassed:
+            self._placed.may_return = False  # nobody would come back for it in time
+            raise
         deltas = await self._placed.next(timeout_s)
         for delta in deltas:
             if not self.shared:  # the cache was used, and filled, for the client that began the job
                 self.explanation.feed(delta)
             if isinstance(delta, Started):
                 self.started = delta
+                self._deadlines.begun()
                 self._house.counts.seen(self._call.request, delta.prompt_tokens)
                 stages.mark("started")
             elif isinstance(delta, Finished):
@@ -170,9 +178,6 @@ class Answer:
             self._may_withdraw = await self._placed.withdraw()
             if self._may_withdraw:
                 raise self._stopping() if closing else await self._in_vain()
-        if waited_s > self._patience.wait_s + self._patience.answer_s:
-            self._placed.may_return = False
-            raise EngineTimeout("the answer took longer than allowed")
         if await self._placed.vanished():
             self._placed.may_return = False  # or each retry would be given this beginning again, and never an end
             raise self._lost()
@@ -197,7 +202,7 @@ class Answer:
 
         Raises PromptTooLong.
         """
-        count = await self._house.counts.count(self._call.request, COUNT_LIMIT_S)
+        count = await self._house.counts.count(self._call.request, min(COUNT_LIMIT_S, self._deadlines.left_s()))
         self._counted_tokens = count.tokens
         await self._placed.vanished()  # it may have been moved to a worker with another window
         worker = self._house.dispatcher.worker(self._placed.worker)

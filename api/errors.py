@@ -46,7 +46,11 @@ TABLE: dict[str, Row] = {
     # Another try meets a restarted engine or another worker.
     "engine_error": Row(502, "api_error", retry=True),
     "engine_lost": Row(502, "api_error", retry=True),
+    "engine_garbled": Row(502, "api_error", retry=True),
     "engine_timeout": Row(504, "api_error", retry=True),
+    # The same answer would take as long again.
+    "deadline_passed": Row(504, "api_error", retry=False),
+    "too_slow": Row(504, "api_error", retry=True),
     "worker_lost": Row(502, "api_error", retry=True),
     # The engine will not take this prompt; the same prompt ten times more would only make the user wait.
     "engine_refused": Row(500, "api_error", retry=False),

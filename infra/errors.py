@@ -18,8 +18,11 @@ Never: an HTTP status or a word of a protocol; `api.errors` has that table, keye
     +-- EngineError                  the engine failed while serving
     |   +-- EngineLost               its process or connection went away
     |   +-- EngineRefused            it answered with an error
-    |   +-- EngineTimeout            it exceeded a deadline
+    |   +-- EngineTimeout            it was silent for too long
+    |   +-- EngineGarbled            it says one token again and again
     +-- WorkerLost                   the worker died with the job running
+    +-- DeadlinePassed               the whole answer takes longer than it may
+    |   +-- TooSlow                  a token does not come in the time that the client allows
     +-- Fenced                       a newer attempt owns the job: stop, say nothing
     +-- Cancelled                    the client is gone
     +-- ConfigError(key)             a setting is unknown or wrong
@@ -134,6 +137,10 @@ class EngineTimeout(EngineError):
     code = "engine_timeout"
 
 
+class EngineGarbled(EngineError):
+    code = "engine_garbled"
+
+
 class StoreError(CorralError):
     """A cache could not be saved or restored; it costs a prefill, never an answer. `kind` tells causes apart."""
 
@@ -146,6 +153,14 @@ class StoreError(CorralError):
 
 class WorkerLost(CorralError):
     code = "worker_lost"
+
+
+class DeadlinePassed(CorralError):
+    code = "deadline_passed"
+
+
+class TooSlow(DeadlinePassed):
+    code = "too_slow"
 
 
 class Fenced(CorralError):

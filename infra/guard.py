@@ -63,6 +63,14 @@ def stop(process: subprocess.Popen[bytes], grace_s: float) -> None:
     process.wait()
 
 
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """Ends the process and its group at once, even one that is stopped; whoever waits for it reaps it.
+
+    Only for a process that is not reaped yet: its number could mean another one.
+    """
+    _signal_group(process, signal.SIGKILL)
+
+
 def wait_for_exit(process: subprocess.Popen[bytes], timeout_s: float, *, wake: int | None = None) -> bool:
     """Whether the process ends within `timeout_s` seconds. On Linux it is left unreaped.
 

@@ -40,6 +40,7 @@ from workers.llama import command, model
 from workers.running import Running, hear_cancellations
 from workers.serving import Serving
 from workers.tasks import Work
+from workers.watchdog import Watchdog, watch_forever
 
 COUNTING_THREADS = 2
 ENGINE_GRACE_S = 5.0
@@ -66,7 +67,8 @@ def serve(settings: Settings) -> None:
         hearing = partial(hear_cancellations, claims, running)
         house.callback(_save_all, serving)
         keeping = partial(keep_forever, serving, settings.idle_slot_s)
-        house.enter_context(_threads(hearing, keeping, drain.run, *[counting] * COUNTING_THREADS))
+        watching = partial(watch_forever, _watchdog(serving, settings))
+        house.enter_context(_threads(hearing, keeping, drain.run, watching, *[counting] * COUNTING_THREADS))
         drain_when_told(serving, running, settings.drain_s, partial(_announce_leave, serving, heartbeat))
         app = build(settings)
         attempts = Attempts(claims, partial(_send_ticket, Tickets(app), settings.worker_name))
@@ -76,6 +78,10 @@ def serve(settings: Settings) -> None:
 
 def _send_ticket(tickets: Tickets, worker: str, job: ClaimedJob) -> None:
     tickets.send(job.id, job.agent, worker, job.level)
+
+
+def _watchdog(serving: Serving, settings: Settings) -> Watchdog:
+    return Watchdog(serving, settings.hang_s, settings.first_token_timeout_s)
 
 
 def _serving(settings: Settings) -> Serving:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import structlog
 
-from infra.errors import BrokerDown, EngineLost, WorkerLost
+from infra.errors import BrokerDown, EngineLost, EngineTimeout, WorkerLost
 from scheduler.claims import Claims
 from scheduler.contract import ClaimedJob
 from scheduler.stream import Writer
@@ -29,13 +29,14 @@ class Attempts:
 
     @contextmanager
     def at(self, job: ClaimedJob, answer: Writer) -> Iterator[None]:
-        """Inside the block the job is answered; when engine or worker is lost there, it waits for another attempt.
+        """Inside the block the job is answered; when engine or worker is lost or silent there, it waits for another
+        attempt.
 
         Raises what ended the answer when it has had them all.
         """
         try:
             yield
-        except (EngineLost, WorkerLost) as error:
+        except (EngineLost, EngineTimeout, WorkerLost) as error:
             answer.flush_due()  # what is told need not be made again
             if not self._waits_again(job, spared=isinstance(error, WorkerLost)):
                 raise

@@ -19,12 +19,14 @@ from infra.errors import EngineLost, StartError
 from infra.gguf_file import file_hash
 from infra.model_setting import HfModel
 from scheduler.contract import GenerationRequest, Rates, StoreInfo, WorkerInfo, WorkerState
+from scheduler.policy import garbage
 from workers import store_probe
 from workers.caches import Caches
 from workers.llama.client import Deadlines, EngineClient, Generation
 from workers.llama.command import Engine, build
 from workers.llama.model import ModelProfile, served_name
 from workers.llama.process import EngineProcess, EngineProps, EngineState
+from workers.llama.pulse import Pulse
 from workers.llama.render import answer_rules, render
 from workers.meter import Meter, WriteBudget
 from workers.slots import SlotTable
@@ -37,6 +39,7 @@ STATES = {
     EngineState.STARTING: WorkerState.LOADING,
     EngineState.READY: WorkerState.READY,
     EngineState.FAILING: WorkerState.FAILING,
+    EngineState.SICK: WorkerState.SICK,
     EngineState.STOPPING: WorkerState.DRAINING,
 }
 
@@ -64,6 +67,8 @@ class Serving:
             log.warning("store_not_used", reason=self._store_trouble)
         self._budget = WriteBudget(settings.store_write_bytes_per_s)
         self._client: EngineClient | None = None
+        self.pulse = Pulse()
+        self._garbled = 0  # answers in a row
         self._props: EngineProps | None = None
         self.engine = EngineProcess(settings, engine, model, profile, self._engine_changed)
 
@@ -80,6 +85,10 @@ class Serving:
     def slot_count(self) -> int:
         """Slots of the engine, as it says itself; 0 before it ever was ready."""
         return self._props.slots if self._props else 0
+
+    @property
+    def rates(self) -> Rates:
+        return self.caches.meter.rates if self.caches else Rates()
 
     def usable_slots(self) -> int:
         """How many tickets may be in work now."""
@@ -98,6 +107,12 @@ class Serving:
             client.close()
             self.on_change()
 
+    def said(self, *, garbled: bool) -> None:
+        """An answer has ended; an engine that garbles one after the other is restarted."""
+        self._garbled = garbage.row(self._garbled, garbled=garbled)
+        if garbage.speaks_against_engine(self._garbled):
+            self.engine.condemn(f"its last {self._garbled} answers repeated one token again and again")
+
     def stop_engine(self, grace_s: float) -> None:
         """End the engine, by force after `grace_s`."""
         self._stopping = True
@@ -106,10 +121,15 @@ class Serving:
     def engine_bytes(self) -> int:
         return self.engine.rss_bytes()
 
-    def generation(self, request: GenerationRequest, slot: int) -> Generation:
-        """The answer to `request` in `slot`, not yet asked for. Raises EngineLost while there is no engine."""
+    def generation(self, request: GenerationRequest, slot: int, waited_s: float = 0.0) -> Generation:
+        """The answer to `request` in `slot`, not yet asked for; its client has waited for `waited_s`.
+
+        Raises EngineLost while there is no engine.
+        """
         body = orjson.dumps(self._render(request, slot))
-        return self._ready_client().generate(body, answer_rules(request, context_tokens=self.context_tokens))
+        limit = self._settings.repeat_limit_tokens
+        rules = answer_rules(request, context_tokens=self.context_tokens, repeat_limit=limit)
+        return self._ready_client().generate(body, rules, request.limits, waited_s)
 
     def count(self, request: GenerationRequest) -> int:
         """Tokens of the rendered prompt. Raises EngineError."""
@@ -131,7 +151,7 @@ class Serving:
             context_tokens=self.context_tokens,
             prompt_limit_tokens=self.prompt_limit_tokens,
             slots=self.caches.table.snapshot() if self.caches else (),
-            rates=self.caches.meter.rates if self.caches else Rates(),
+            rates=self.rates,
             store=self.caches.info() if self.caches else StoreInfo(),
             vision=self._vision,
             gpu=self._settings.gpu,
@@ -176,6 +196,7 @@ class Serving:
         if state is EngineState.READY:
             self._props = self.engine.props
             self.model_hash = self.model_hash or file_hash(Path(self._props.model_path))
+            self.pulse, self._garbled = Pulse(), 0
             client = self._new_client()
             self.caches = self._new_caches(client, self._props)
             self._client = client  # last: it opens the gate
@@ -228,7 +249,7 @@ class Serving:
             between_tokens_s=settings.between_tokens_timeout_s,
             answer_s=settings.answer_timeout_s,
         )
-        return EngineClient(self.engine.base_url, self.engine.api_key, deadlines)
+        return EngineClient(self.engine.base_url, self.engine.api_key, deadlines, self.pulse)
 
 
 def _answers(url: str) -> bool:

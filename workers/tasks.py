@@ -11,7 +11,17 @@ from pathlib import Path
 
 import structlog
 
-from infra.errors import Cancelled, CorralError, EngineLost, EngineRefused, Fenced, NoRoomForOutput, PromptTooLong
+from infra.errors import (
+    Cancelled,
+    CorralError,
+    EngineGarbled,
+    EngineLost,
+    EngineRefused,
+    EngineTimeout,
+    Fenced,
+    NoRoomForOutput,
+    PromptTooLong,
+)
 from infra.observability import stages
 from scheduler.claims import Claims, SlotKept
 from scheduler.contract import ClaimedJob, Delta, Finished, Rates, Started
@@ -93,9 +103,13 @@ class Work:
         with settled(self._claims, job, self._rates) as used:
             try:
                 last = self._generated(job, answer, used)
-            except EngineLost:
+            except EngineGarbled:
+                self._serving.said(garbled=True)
+                raise
+            except (EngineLost, EngineTimeout):
                 self._serving.doubt()  # before the job ends: a ticket that waits would take its place
                 raise
+        self._serving.said(garbled=False)
         # Only now: whoever hears of the end may ask again at once, and must find the conversation's slot free and its
         # agent's account settled.
         answer.write(last)
@@ -115,7 +129,7 @@ class Work:
         with caches.table.hold(want, partial(caches.patience_s, want)) as slot:
             found = prepare(caches, serving, self._running, job, request, slot, want)
             turn = _Turn(job, resumed, slot, want, caches, found, used)
-            with serving.generation(request, slot.number) as generation:
+            with serving.generation(request, slot.number, job.queue_ms / 1000) as generation:
                 self._running.attach(job.id, generation)
                 stages.mark("rendered")
                 last = self._relay(turn, generation, answer)
@@ -124,7 +138,7 @@ class Work:
         return last
 
     def _rates(self) -> Rates:
-        return self._serving.caches.meter.rates if self._serving.caches else Rates()
+        return self._serving.rates
 
     def _ready_caches(self) -> Caches:
         if self._serving.caches is None:

@@ -13,8 +13,9 @@ from pydantic import BaseModel, ConfigDict
 from api.protocol import identity, normalise, notes, places, prefix
 from api.protocol.body import read_object
 from api.protocol.dropped import Dropped
+from api.protocol.limits import limits
 from api.protocol.schema import DEFAULT_MAX_TOKENS, MessagesRequest, ThinkingSwitch, validated
-from scheduler.contract import GenerationRequest, Identity, PackedRequest, TextBlock, Thinking
+from scheduler.contract import GenerationRequest, Identity, Limits, PackedRequest, TextBlock, Thinking
 from scheduler.packing import pack
 from scheduler.policy.chain import Chain, chain
 from scheduler.tool_lists import KNOWN_LIST_CHARACTERS, tool_list
@@ -35,6 +36,7 @@ class Reading:
 
 
 USUAL = Reading()
+UNLIMITED = Limits()
 
 
 class Call(BaseModel):
@@ -56,6 +58,7 @@ class Call(BaseModel):
     level: int
     stream: bool
     asked_model: str
+    limits: Limits = UNLIMITED
 
 
 def parse(
@@ -74,7 +77,7 @@ def parse(
     """
     level = identity.level(headers, default_level)
     body = validated(read_object(raw))
-    request, dropped = _generation_request(body, models, reading)
+    request, dropped = _generation_request(body, models, reading, limits(headers))
     tools = tool_list(request.tools, keep=len(raw) <= KNOWN_LIST_CHARACTERS)
     links = chain(request, tools.link)
     return Call(
@@ -86,6 +89,7 @@ def parse(
         level=level,
         stream=bool(body.stream),
         asked_model=body.model or request.model,
+        limits=request.limits,
     )
 
 
@@ -97,7 +101,7 @@ def parse_count(raw: bytes, *, models: Sequence[str], reading: Reading = USUAL) 
 
 
 def _generation_request(
-    body: MessagesRequest, models: Sequence[str], reading: Reading
+    body: MessagesRequest, models: Sequence[str], reading: Reading, within: Limits = UNLIMITED
 ) -> tuple[GenerationRequest, Dropped]:
     tools, removed = prefix.split_tools(body.tools)
     blocks, sections = places.split_blocks(body.system) if reading.share_base else (body.system, ())
@@ -117,6 +121,7 @@ def _generation_request(
         top_p=body.top_p,
         top_k=body.top_k,
         thinking=_thinking(body.thinking),
+        limits=within,
     )
     return request, Dropped(attribution_characters, repeated_characters)
 

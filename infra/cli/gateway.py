@@ -14,8 +14,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from infra import config
 from infra.config import Settings
 from infra.errors import CorralError, NotAuthenticated, NotFound, Refused
+from infra.retrying import tries
 
 TIMEOUT_S = 5.0
+AGAIN = (502, 503, 504)
 ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}  # noqa: S104 - read, never bound
 NO_KEY = "corral"  # the client insists on a credential even where none is asked for
 
@@ -191,7 +193,7 @@ class Gateway:
 
     def _ask(self, method: str, path: str, *, body: object = None, may_be_unknown: bool = False) -> Any:
         try:
-            response = self._http.request(method, self.url + path, json=body)
+            response = self._asked(method, path, body)
             if response.status_code in (401, 403):
                 raise NotAuthenticated(f"the API at {self.url} refuses the key; give --key, or set CORRAL_API_KEYS")
             if may_be_unknown and response.status_code == httpx.codes.NOT_FOUND and (words := _error(response)):
@@ -204,6 +206,19 @@ class Gateway:
             raise Refused(f"the API at {self.url} {why}; start it with `corral up`, or give --url") from None
         except ValueError:
             raise self._foreign() from None
+
+    def _asked(self, method: str, path: str, body: object) -> httpx.Response:
+        """All that is asked here is the same when asked twice: it is asked again while nothing listens, or what listens says that it cannot answer now. Raises httpx.HTTPError."""
+        for last in tries():
+            try:
+                response = self._http.request(method, self.url + path, json=body)
+            except httpx.ConnectError:
+                if last:
+                    raise
+            else:
+                if last or response.status_code not in AGAIN:
+                    return response
+        raise AssertionError("the last try returns or raises")
 
     def _foreign(self) -> CorralError:
         return Refused(f"what answers at {self.url} is not Corral's API; give its address with --url")

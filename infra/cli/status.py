@@ -24,10 +24,18 @@ NO_WORKER = "No worker is known. Start one with `corral up`, or `corral worker` 
 STARTS_OF = {
     "loading": "once it is ready",
     "failing": "once it is ready",
+    "sick": "once it is well",
     "draining": "once moved",
     "drained": "once moved",
 }
-COLOUR_OF = {"ready": "green", "loading": "yellow", "draining": "yellow", "drained": "yellow", "failing": "red"}
+COLOUR_OF = {
+    "ready": "green",
+    "loading": "yellow",
+    "draining": "yellow",
+    "drained": "yellow",
+    "failing": "red",
+    "sick": "red",
+}
 
 
 def status(

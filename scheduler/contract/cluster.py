@@ -12,6 +12,7 @@ class WorkerState(StrEnum):
     LOADING = "loading"
     READY = "ready"
     FAILING = "failing"
+    SICK = "sick"  # its engine failed too often in a row; it rests
     DRAINING = "draining"
     DRAINED = "drained"
 

@@ -67,6 +67,17 @@ class Thinking(Frozen):
     budget_tokens: int | None = None
 
 
+class Limits(Frozen):
+    """How long the client waits, in seconds from its request's arrival; between two tokens from the last one.
+
+    None: as long as the settings say. They never make the limits of the settings longer.
+    """
+
+    total_s: float | None = None
+    first_token_s: float | None = None
+    between_tokens_s: float | None = None
+
+
 class GenerationRequest(Frozen):
     """What to generate, normalised: two client requests that mean the same are equal here.
 
@@ -88,3 +99,4 @@ class GenerationRequest(Frozen):
     top_p: float | None = None
     top_k: int | None = None
     thinking: Thinking = Thinking()
+    limits: Limits = Limits()

@@ -112,6 +112,8 @@ class Answering:
         limit = self._limit()
         self.finish = "tool_calls" if self.plan.calls else "stop"
         for delta in self._deltas():
+            if 0 <= self.plan.freeze_after <= self.predicted:
+                await self.table.freeze()
             if fault := self._fault():
                 self.outcome = fault
                 break
@@ -133,7 +135,8 @@ class Answering:
 
     def _deltas(self) -> list[JsonObject]:
         deltas: list[JsonObject] = [{"reasoning_content": word} for word in self.plan.reasoning]
-        deltas += [{"content": word} for word in self.plan.content]
+        said = [{"content": word} for word in self.plan.content]
+        deltas += said * (self._limit() if self.plan.repeat else 1)
         for index, call in enumerate(self.plan.calls):
             function = {"name": call.name, "arguments": ""}
             head = {"index": index, "id": uuid.uuid4().hex, "type": "function", "function": function}

@@ -111,6 +111,8 @@ class Engine:
         """What a route but that of answers says, or a Refusal."""
         if method == "POST" and path.startswith("/v1/chat") and not isinstance(body.get("messages"), list):
             return NO_MESSAGES
+        if path == "/slots" and self.table.frozen:
+            await asyncio.Event().wait()
         number = slot_of(path)
         if not number and path != "/completion":
             return self.routes[f"{method} {path}"](body)

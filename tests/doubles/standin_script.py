@@ -17,6 +17,8 @@ The last instruction in the last user text counts; once a tool result follows it
     fail STATUS                      this HTTP status, before any byte of a stream
     fail after N tokens              an error in mid-stream
     hang                             the prompt is taken, then silence;  hang at once: not even headers
+    freeze after N tokens            the loop stands still for good, for all; only /health answers (0: in the prefill)
+    repeat WORD                      this word until the limit
     die after N tokens               the process is gone
     drop after N tokens              only this connection is gone
     slow start Ns                    N seconds of silence before the first token (with any other instruction)
@@ -59,6 +61,8 @@ class Plan:
     fail_after: int = -1
     die_after: int = -1
     drop_after: int = -1
+    freeze_after: int = -1
+    repeat: bool = False
     hang: bool = False
     hang_at_once: bool = False
     start_delay_s: float = 0
@@ -163,6 +167,8 @@ _INSTRUCTIONS: list[tuple[str, Answerer]] = [
     (r"fail after (\d+) tokens?", _faulty("fail_after")),
     (r"die after (\d+) tokens?", _faulty("die_after")),
     (r"drop after (\d+) tokens?", _faulty("drop_after")),
+    (r"freeze after (\d+) tokens?", _faulty("freeze_after")),
+    (r"repeat (\w+)", lambda found: Plan(content=(f" {found[-1][1]}",), repeat=True)),
     (r"fail (\d{3})", _faulty("fail_status")),
     (r"hang at once", lambda _: Plan(hang_at_once=True)),
     (r"\bhang\b", lambda _: Plan(hang=True)),

@@ -55,6 +55,7 @@ class SlotTable:
         self.prefill_tokens_per_s = prefill_tokens_per_s
         self.decode_tokens_per_s = decode_tokens_per_s
         self.moving = asyncio.Lock()
+        self.frozen = False
         self.tasks = itertools.count()
         self.prompt_total = 0
         self.predicted_total = 0
@@ -79,6 +80,13 @@ class SlotTable:
         """Nothing else is computed for so long, as while the real engine moves a file."""
         async with self.moving:
             await asyncio.sleep(seconds)
+
+    async def freeze(self) -> None:
+        """Nothing is computed any more, whoever leaves."""
+        self.frozen = True
+        if not self.moving.locked():
+            await self.moving.acquire()  # for good: the loop does not end what it hangs in when its client leaves
+        await asyncio.Event().wait()
 
     def describe(self) -> list[JsonObject]:
         """The body of GET /slots."""

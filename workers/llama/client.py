@@ -14,8 +14,10 @@ import httpx
 import orjson
 
 from infra.errors import EngineLost, EngineTimeout
+from scheduler.contract import Limits
 from workers.llama.generation import Deadlines, Event, Generation, lost, translated
 from workers.llama.parse import AnswerRules, End, Prompt
+from workers.llama.pulse import Pulse
 
 __all__ = ["AnswerRules", "Deadlines", "End", "EngineClient", "Event", "Generation", "Moved", "Prefilled", "Prompt"]
 
@@ -25,6 +27,7 @@ CONNECT_TIMEOUT_S = 5.0
 COUNT_TIMEOUT_S = 10.0
 MOVE_TIMEOUT_S = 120.0  # 40 GB at the speed of a plain disk
 PROMPT_TIMEOUT_S = 60.0
+UNLIMITED = Limits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +51,15 @@ class Prefilled:
 class EngineClient:
     """One llama-server. Safe to use from several threads."""
 
-    def __init__(self, base_url: str, api_key: str, deadlines: Deadlines) -> None:
+    def __init__(self, base_url: str, api_key: str, deadlines: Deadlines, pulse: Pulse | None = None) -> None:
+        """`pulse` is told of the work that this engine is given."""
         parts = urlsplit(base_url)
         self._host, self._port = parts.hostname or "127.0.0.1", parts.port or http.client.HTTP_PORT
         self._headers = {"Content-Type": "application/json"}
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
         self._deadlines = deadlines
+        self._pulse = pulse or Pulse()
         self._control = httpx.Client(
             base_url=base_url,
             headers=self._headers,
@@ -64,10 +69,15 @@ class EngineClient:
             trust_env=False,
         )
 
-    def generate(self, body: bytes, rules: AnswerRules) -> Generation:
-        """An answer that starts when it is iterated; does not block. `body` and `rules` are `render`'s."""
+    def generate(
+        self, body: bytes, rules: AnswerRules, limits: Limits = UNLIMITED, waited_s: float = 0.0
+    ) -> Generation:
+        """An answer that starts when it is iterated; does not block. `body` and `rules` are `render`'s. Of the client's
+        `limits` so many seconds are over."""
         connection = http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_TIMEOUT_S)
-        return Generation(connection, self._headers, body, rules, self._deadlines)
+        return Generation(
+            connection, self._headers, body, rules, self._deadlines.for_client(limits, waited_s), self._pulse
+        )
 
     def count(self, body: dict[str, Any]) -> int:
         """Tokens of the prompt that this chat body renders to, exact, even when it exceeds the window.
@@ -85,26 +95,38 @@ class EngineClient:
 
         Raises EngineLost, EngineTimeout or EngineRefused.
         """
-        answer = self._post(f"/slots/{slot}?action=save", {"filename": file}, MOVE_TIMEOUT_S)
+        answer = self._work(f"/slots/{slot}?action=save", {"filename": file}, MOVE_TIMEOUT_S)
         took_ms = float(answer.get("timings", {}).get("save_ms", 0.0))
         return Moved(_number(answer, "n_saved"), _number(answer, "n_written"), took_ms)
 
     def restore(self, slot: int, file: str) -> Moved:
         """Fill a slot from `file`; after a failure the slot is empty. Raises as `save`."""
-        answer = self._post(f"/slots/{slot}?action=restore", {"filename": file}, MOVE_TIMEOUT_S)
+        answer = self._work(f"/slots/{slot}?action=restore", {"filename": file}, MOVE_TIMEOUT_S)
         took_ms = float(answer.get("timings", {}).get("restore_ms", 0.0))
         return Moved(_number(answer, "n_restored"), _number(answer, "n_read"), took_ms)
 
     def prefill(self, prompt: str, slot: int) -> Prefilled:
         """A bare prompt without a template, and one token. Raises as `save`."""
         body = {"prompt": prompt, "n_predict": 1, "id_slot": slot, "cache_prompt": True}
-        timings = self._post("/completion", body, PROMPT_TIMEOUT_S).get("timings", {})
+        timings = self._work("/completion", body, PROMPT_TIMEOUT_S).get("timings", {})
         new, cached = _number(timings, "prompt_n"), _number(timings, "cache_n")
         return Prefilled(new + cached, cached, float(timings.get("prompt_ms", 0.0)))
 
     def close(self) -> None:
         """From any thread, at any time; what runs or comes later, but for a generation, raises EngineLost."""
         self._control.close()
+
+    def _work(self, path: str, body: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        """As `_post`, for what the engine's loop does itself."""
+        self._pulse.begin()
+        heard = False
+        try:
+            answer = self._post(path, body, timeout_s)
+            self._pulse.beat()
+            heard = True
+        finally:
+            self._pulse.end(heard=heard)
+        return answer
 
     def _post(self, path: str, body: dict[str, Any], timeout_s: float) -> dict[str, Any]:
         limit = httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S)

@@ -13,31 +13,56 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 from types import TracebackType
 from typing import Any
 
 import orjson
 
-from infra.errors import Cancelled, CorralError, EngineError, EngineLost, EngineTimeout, PromptTooLong
-from scheduler.contract import TextDelta, ThinkingDelta, ToolCall
+from infra.errors import (
+    Cancelled,
+    CorralError,
+    DeadlinePassed,
+    EngineError,
+    EngineLost,
+    EngineTimeout,
+    PromptTooLong,
+    TooSlow,
+)
+from scheduler.contract import Limits, TextDelta, ThinkingDelta, ToolCall
 from workers.llama.parse import AnswerRules, ChunkParser, End, Prompt, refusal
+from workers.llama.pulse import Pulse
 
 CHAT_PATH = "/v1/chat/completions"
 READ_BYTES = 65536
 ERROR_BODY_BYTES = 65536
 LOADING_STATUS = 503
+TIMER_SLACK_S = 0.005  # a socket may give up a little early
 
 Event = Prompt | TextDelta | ThinkingDelta | ToolCall | End
 
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """Longest silence before the first token and between two, and longest answer in all, in seconds."""
+    """Longest silence before the first token and between two, and longest answer in all, in seconds.
+
+    The client's own limits come on top: the first token within so long from now, progress or not, and between two.
+    """
 
     first_token_s: float
     between_tokens_s: float
     answer_s: float
+    client_first_token_s: float = inf
+    client_between_tokens_s: float = inf
+
+    def for_client(self, limits: Limits, waited_s: float) -> "Deadlines":
+        """With the client's limits, of which `waited_s` are over."""
+        return replace(
+            self,
+            client_first_token_s=(limits.first_token_s or inf) - waited_s,
+            client_between_tokens_s=limits.between_tokens_s or inf,
+        )
 
 
 class Generation:
@@ -50,24 +75,30 @@ class Generation:
         body: bytes,
         rules: AnswerRules,
         deadlines: Deadlines,
+        pulse: Pulse,
     ) -> None:
         self._connection = connection
         self._headers = headers
         self._body = body
         self._parser = ChunkParser(rules)
         self._deadlines = deadlines
+        self._clock = _Clock(deadlines)
+        self._pulse = pulse
+        self._heard = False
         self._lock = threading.Lock()
         self._cancelled = False
         self._socket: socket.socket | None = None
         self._answer: http.client.HTTPResponse | None = None
 
     def __enter__(self) -> "Generation":
+        self._pulse.begin()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._close()
+        self._pulse.end(heard=self._heard)
 
     def cancel(self) -> None:
         """From any thread, at any time: the iteration raises Cancelled at once, and the engine stops."""
@@ -79,7 +110,8 @@ class Generation:
     def __iter__(self) -> Iterator[Event]:
         """The answer's events; the last one is End.
 
-        Raises Cancelled, PromptTooLong, EngineLost, EngineRefused or EngineTimeout.
+        Raises Cancelled, PromptTooLong, EngineLost, EngineRefused, EngineTimeout, DeadlinePassed
+        or TooSlow.
         """
         try:
             yield from self._events()
@@ -90,15 +122,17 @@ class Generation:
             if isinstance(error, EngineError):
                 raise
             if isinstance(error, TimeoutError):
-                raise EngineTimeout("the engine was silent for too long") from None
+                raise self._clock.passed() from None
             raise lost(error) from None
 
     def _events(self) -> Iterator[Event]:
-        clock = _Clock(self._deadlines)
+        clock = self._clock = _Clock(self._deadlines)
         self._connect()
         response = self._response(clock)
         for line in _data_lines(response, self._set_timeout, clock):
             self._refuse_if_cancelled()
+            self._pulse.beat()
+            self._heard = True
             if line == b"[DONE]":
                 yield self._parser.end()
                 return
@@ -153,17 +187,31 @@ class _Clock:
         now = time.monotonic()
         self._last_moment = now + deadlines.answer_s
         self._silent_until = now + deadlines.first_token_s
+        self._client_waits_until = now + deadlines.client_first_token_s
 
     def progressed(self, *, generating: bool) -> None:
+        now = time.monotonic()
         allowed = self._deadlines.between_tokens_s if generating else self._deadlines.first_token_s
-        self._silent_until = time.monotonic() + allowed
+        self._silent_until = now + allowed
+        if generating:
+            self._client_waits_until = now + self._deadlines.client_between_tokens_s
 
     def remaining_s(self) -> float:
-        """Time left to the next deadline, above zero. Raises EngineTimeout when it has passed."""
-        remaining = min(self._silent_until, self._last_moment) - time.monotonic()
+        """Time left to the next deadline, above zero. Raises EngineTimeout, DeadlinePassed or TooSlow when it has
+        passed."""
+        remaining = min(self._silent_until, self._last_moment, self._client_waits_until) - time.monotonic()
         if remaining <= 0:
-            raise EngineTimeout("the engine took too long")
+            raise self.passed()
         return remaining
+
+    def passed(self) -> CorralError:
+        """What it means that nothing came in time: only the engine's silence is worth another attempt."""
+        now = time.monotonic() + TIMER_SLACK_S
+        if self._client_waits_until <= now:
+            return TooSlow("the next token did not come in the time that the request allows; ask again")
+        if self._last_moment <= now:
+            return DeadlinePassed("the answer took longer than allowed")
+        return EngineTimeout("the engine was silent for too long; ask again")
 
 
 def _data_lines(

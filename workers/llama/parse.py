@@ -9,16 +9,20 @@ The engine continues an answer that the client began; its stream then holds the 
 streamed, replies repeat the beginning), so nothing needs to be cut off here.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from infra.errors import EngineRefused
+from infra.errors import EngineGarbled, EngineLost, EngineRefused
 from scheduler.contract import StopReason, TextDelta, ThinkingDelta, ToolCall
+from scheduler.policy.garbage import Repeats
 from workers.llama.calls import CallAssembler
 from workers.llama.stops import StopMatcher
 
 Chunk = dict[str, Any]
+# llama.cpp's own words for numbers that are none, and for a step that failed.
+_CANNOT = re.compile(r"compute error|failed to (?:decode|sample)|\bnan\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,7 @@ class AnswerRules:
     tool_names: tuple[str, ...] = ()
     parallel_calls: bool = True
     stop_sequences: tuple[str, ...] = ()
+    repeat_limit: int = 0
 
 
 Event = Prompt | TextDelta | ThinkingDelta | ToolCall
@@ -62,6 +67,7 @@ class ChunkParser:
         self._rules = rules
         self._stops = StopMatcher(rules.stop_sequences)
         self._calls = CallAssembler(rules.tool_names, parallel=rules.parallel_calls)
+        self._repeats = Repeats(rules.repeat_limit)
         self._prompt: Prompt | None = None
         self._finish_reason: str | None = None
         self._call_dropped = False
@@ -80,9 +86,14 @@ class ChunkParser:
         return self._content_chunks > 0
 
     def feed(self, chunk: Chunk) -> Sequence[Event]:
-        """The events of one chunk, in order. Raises EngineRefused when the chunk is the engine's error."""
+        """The events of one chunk, in order.
+
+        Raises EngineRefused when the chunk is the engine's error, EngineLost when it says that it cannot compute, and
+        EngineGarbled when one token comes again and again.
+        """
         if "error" in chunk:
-            raise refusal(chunk["error"])
+            error = refusal(chunk["error"])
+            raise EngineLost("the engine could not compute the next token") if _CANNOT.search(error.message) else error
         if "timings" in chunk:
             self._timings = chunk["timings"]
         if chunk.get("usage"):
@@ -116,6 +127,7 @@ class ChunkParser:
 
     def _chosen(self, choice: Chunk) -> Sequence[Event]:
         delta = choice.get("delta") or {}
+        self._refuse_garbage(delta)
         events: list[Event] = []
         if thinking := delta.get("reasoning_content"):
             self._content_chunks += 1
@@ -130,6 +142,13 @@ class ChunkParser:
             self._finish_reason = reason
             events += [*self._flushed(), *self._last_calls(reason)]
         return events
+
+    def _refuse_garbage(self, delta: Chunk) -> None:
+        """What a call repeats counts as well: nobody sees it before it is complete."""
+        pieces = [delta.get("reasoning_content"), delta.get("content")]
+        pieces += [(call.get("function") or {}).get("arguments") for call in delta.get("tool_calls") or ()]
+        if any(piece and self._repeats.add(piece) for piece in pieces):
+            raise EngineGarbled(f"the model repeated one token more than {self._rules.repeat_limit} times; ask again")
 
     def _flushed(self) -> list[TextDelta]:
         return _as_text(self._stops.flush())

@@ -83,6 +83,14 @@ class Probe:
             return None
         return replace(read_props(answer.json()), call_joint=self._call_joint())
 
+    def working_slots(self) -> list[dict[str, Any]] | None:
+        """Slots with work, as the engine's loop describes them; it does so between two steps. None: no answer."""
+        try:
+            answer = self._client.get("/slots")
+            return [slot for slot in answer.json() if slot["is_processing"]] if answer.is_success else None
+        except (httpx.HTTPError, ValueError, KeyError, TypeError):
+            return None
+
     def _call_joint(self) -> str:
         """Empty also for a template that has no calls: some refuse them."""
         try:

@@ -4,6 +4,7 @@ Owns: one llama-server and everything about its life: start, health, restart, en
 Never: sends it a request to generate; knows slots, jobs or conversations.
 
     stopped -> starting -> ready -> failing -> starting -> ...      any -> stopping -> stopped
+                             |  `-> sick ----> starting              failed too often in a row
                   `-> failing -> stopped     only at the first start: a wrong flag or file does not mend itself
 
 One supervisor thread does it all. It also starts the engine, because the engine dies with the thread that started it
@@ -17,8 +18,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -29,47 +29,24 @@ from infra.config import Settings
 from infra.errors import StartError
 from infra.model_setting import HfModel
 from infra.network import free_port
+from scheduler.policy import restarting
 from workers.llama import command, engine_log, pid_file
 from workers.llama.command import Engine
+from workers.llama.life import EngineState, Life
 from workers.llama.model import ModelProfile
 from workers.llama.probe import EngineProps, Health, NotOursError, Probe
 
-__all__ = ["EngineProcess", "EngineProps", "EngineState", "backoff_s"]
+__all__ = ["EngineProcess", "EngineProps", "EngineState"]
 
 LOADING_PROBE_S = 0.2
 HEALTH_PROBE_S = 1.0
 # The engine answers /health beside its work, so only one that hangs is silent for this long.
 SILENCE_LIMIT_S = 60.0
-BACKOFF_FIRST_S = 0.5
-BACKOFF_LIMIT_S = 30.0
-HEALTHY_AFTER_S = 60.0
 # Between choosing a free port and taking it, somebody else may take it.
 PORT_ATTEMPTS = 5
 DEFAULT_GRACE_S = 5.0
 
 log = structlog.get_logger()
-
-
-class EngineState(StrEnum):
-    STOPPED = "stopped"
-    STARTING = "starting"
-    READY = "ready"
-    FAILING = "failing"
-    STOPPING = "stopping"
-
-
-@dataclass(frozen=True, slots=True)
-class _Life:
-    """One life of the engine's process, looked at when it is over. `ready_s` is None when it never was ready."""
-
-    reason: str
-    ready_s: float | None = None
-    port_taken: bool = False
-
-
-def backoff_s(failures: int) -> float:
-    """Seconds to wait after the n-th failure in a row: 0.5, 1, 2 ... at most 30."""
-    return min(BACKOFF_LIMIT_S, BACKOFF_FIRST_S * 2.0 ** min(failures - 1, 16))
 
 
 class EngineProcess:
@@ -95,6 +72,8 @@ class EngineProcess:
         self._state = self._announced = EngineState.STOPPED
         self._reason, self._over = "", False
         self._port, self._pid = 0, 0
+        self._process: subprocess.Popen[bytes] | None = None  # until it is about to be reaped
+        self._verdict: Life | None = None
         self._props: EngineProps | None = None
         self._stop = threading.Event()
         self._grace_s = DEFAULT_GRACE_S
@@ -134,6 +113,13 @@ class EngineProcess:
             return int(psutil.Process(pid).memory_info().rss) if pid else 0
         except psutil.Error:
             return 0
+
+    def condemn(self, reason: str) -> None:
+        """End this life of a ready engine at once; it is started again as after a crash."""
+        with self._changed:
+            if self._process is not None and self._state is EngineState.READY and self._verdict is None:
+                self._verdict = Life(reason, condemned=True)
+                guard.kill(self._process)
 
     def start(self) -> None:
         """Starts the supervisor, which starts the engine; returns at once.
@@ -190,28 +176,40 @@ class EngineProcess:
             ever_ready = ever_ready or life.ready_s is not None
             if self._stop.is_set():
                 return
-            self._change(EngineState.FAILING, life.reason)
+            failures = restarting.row(failures, life.ready_s, seen_late=life.condemned)
+            pause_s = self._failed(failures, life.reason)
             if not ever_ready:
                 return
-            failures = 1 if (life.ready_s or 0) >= HEALTHY_AFTER_S else failures + 1
-            self._stop.wait(backoff_s(failures))
+            self._stop.wait(pause_s)
 
-    def _live_on_a_free_port(self) -> _Life:
+    def _failed(self, failures: int, reason: str) -> float:
+        """Says so; returns how long to rest."""
+        after = self._settings.sick_after
+        pause_s = restarting.pause_s(failures, after, memory=engine_log.MEMORY_REMEDY in reason)
+        if restarting.sick(failures, after):
+            often = f"its engine failed {failures} times in a row and is tried again in {pause_s:g} s; the last time: "
+            self._change(EngineState.SICK, often + reason)
+        else:
+            self._change(EngineState.FAILING, reason)
+        return pause_s
+
+    def _live_on_a_free_port(self) -> Life:
         for _ in range(PORT_ATTEMPTS):
             life = self._live(free_port())
             if not life.port_taken:
                 break
         return life
 
-    def _live(self, port: int) -> _Life:
+    def _live(self, port: int) -> Life:
         """From the start of the process to its end, whichever way it ends."""
         try:
             log_start = engine_log.size(self.log_path)
             environment = command.environment(self._settings, self.api_key, os.environ)
             process = guard.spawn(self._command(port), env=environment, log_path=self.log_path)
         except OSError as error:
-            return _Life(f"{error.filename or self._settings.data_dir}: {error.strerror}")
-        self._port, self._pid = port, process.pid
+            return Life(f"{error.filename or self._settings.data_dir}: {error.strerror}")
+        with self._changed:
+            self._port, self._pid, self._process, self._verdict = port, process.pid, process, None
         # The note is for the rare case that the bond to this thread fails; a full disk must not keep the engine down.
         with contextlib.suppress(OSError):
             pid_file.write(self._pid_path, process.pid)
@@ -224,39 +222,43 @@ class EngineProcess:
                 life = replace(self._watch(process, probe), ready_s=time.monotonic() - ready_at)
         return self._bury(process, life, log_start)
 
-    def _load(self, process: subprocess.Popen[bytes], probe: Probe) -> _Life | None:
+    def _load(self, process: subprocess.Popen[bytes], probe: Probe) -> Life | None:
         """None when the engine is ready, else why it is not."""
         limit_s = self._settings.engine_start_timeout_s
         deadline = time.monotonic() + limit_s
         while not self._stop.is_set() and time.monotonic() < deadline:
             if guard.wait_for_exit(process, LOADING_PROBE_S, wake=self._wake):
-                return _Life("")
+                return Life("")
             try:
                 props = probe.props() if probe.health() is Health.OK else None
             except NotOursError:
-                return _Life("another server took the engine's port", port_taken=True)
+                return Life("another server took the engine's port", port_taken=True)
             if props is not None:
                 self._props = replace(props, build=command.build(self._engine, props.build))
                 return None
-        return _Life(self._too_slow(limit_s))
+        return Life(self._too_slow(limit_s))
 
-    def _watch(self, process: subprocess.Popen[bytes], probe: Probe) -> _Life:
+    def _watch(self, process: subprocess.Popen[bytes], probe: Probe) -> Life:
         heard = time.monotonic()
         while not self._stop.is_set():
             if guard.wait_for_exit(process, HEALTH_PROBE_S, wake=self._wake):
-                return _Life("")
+                return Life("")
             if probe.health() is Health.OK:
                 heard = time.monotonic()
             elif time.monotonic() - heard > SILENCE_LIMIT_S:
-                return _Life(f"it did not answer for {SILENCE_LIMIT_S:g} s and was restarted")
-        return _Life("")
+                return Life(f"it did not answer for {SILENCE_LIMIT_S:g} s and was restarted", condemned=True)
+        return Life("")
 
-    def _bury(self, process: subprocess.Popen[bytes], life: _Life, log_start: int) -> _Life:
+    def _bury(self, process: subprocess.Popen[bytes], life: Life, log_start: int) -> Life:
         if self._stop.is_set():
             self._change(EngineState.STOPPING)
+        with self._changed:
+            self._process, verdict = None, self._verdict
         guard.stop(process, self._grace_s if self._stop.is_set() else 0)
         self._pid = 0
         pid_file.remove(self._pid_path)
+        if verdict is not None:
+            return replace(verdict, ready_s=life.ready_s)
         if life.reason:
             return life
         text = engine_log.since(self.log_path, log_start)
@@ -265,7 +267,7 @@ class EngineProcess:
 
     def _change(self, state: EngineState, reason: str = "") -> None:
         if state is not self._state:
-            if state in (EngineState.FAILING, EngineState.READY):
+            if state in (EngineState.FAILING, EngineState.SICK, EngineState.READY):
                 self._reason = reason
             self._state = state
             self._tell(state, reason)
@@ -274,7 +276,7 @@ class EngineProcess:
             self._changed.notify_all()
 
     def _tell(self, state: EngineState, reason: str) -> None:
-        write = log.warning if state is EngineState.FAILING else log.info
+        write = log.warning if state in (EngineState.FAILING, EngineState.SICK) else log.info
         name = self._settings.worker_name
         write("engine.state", worker=name, state=state, pid=self._pid, port=self._port, reason=reason)
         try:

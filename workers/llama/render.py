@@ -69,13 +69,14 @@ def render(
     return body
 
 
-def answer_rules(request: GenerationRequest, *, context_tokens: int) -> AnswerRules:
+def answer_rules(request: GenerationRequest, *, context_tokens: int, repeat_limit: int = 0) -> AnswerRules:
     """What the client asked of the answer and the engine does not see to."""
     return AnswerRules(
         context_tokens=context_tokens,
         tool_names=tuple(tool.name for tool in request.tools),
         parallel_calls=request.tool_choice.parallel,
         stop_sequences=request.stop_sequences,
+        repeat_limit=repeat_limit,
     )
 
 

@@ -15,8 +15,8 @@ from api.house import House
 from api.protocol.request import Call
 from api.tally import Tally
 from infra.config import Settings
-from infra.errors import BrokerDown, CorralError, PromptTooLong, WaitedTooLong, WorkerLost
-from scheduler.contract import Delta, Finished, Started, StopReason, TextDelta
+from infra.errors import BrokerDown, CorralError, DeadlinePassed, PromptTooLong, TooSlow, WaitedTooLong, WorkerLost
+from scheduler.contract import Delta, Finished, Limits, Started, StopReason, TextDelta
 from scheduler.share import Held
 
 pytestmark = pytest.mark.unit
@@ -27,6 +27,7 @@ ENDS: list[Delta] = [
     Finished(StopReason.END_TURN, None, 3, 0, 1, 1, 1, "hash", 1),
 ]
 DOWN = BrokerDown("the broker does not answer")
+NONE = Limits()
 
 
 class Job:
@@ -72,7 +73,7 @@ class Job:
         """Prompts of doubles teach nothing."""
 
 
-def answer(job: Job, again: int = 5, **settings: Any) -> Answer:
+def answer(job: Job, again: int = 5, limits: Limits = NONE, **settings: Any) -> Answer:
     async def again_s(_: Any) -> int:
         return again
 
@@ -89,7 +90,8 @@ def answer(job: Job, again: int = 5, **settings: Any) -> Answer:
             again_s=again_s,
         ),
     )
-    call = SimpleNamespace(asked_model="m", stream=True, request=None, identity=SimpleNamespace(identified=True))
+    identity = SimpleNamespace(identified=True)
+    call = SimpleNamespace(asked_model="m", stream=True, request=None, identity=identity, limits=limits)
     return Answer(cast(Call, call), "req_1", cast(Held, job), cast(House, house))
 
 
@@ -129,6 +131,38 @@ async def test_an_answer_whose_record_is_gone_is_told_what_was_lost(comes: list[
     made = answer(Job(*comes, vanished=[True]))
     with pytest.raises(WorkerLost, match=words):
         await made.whole()
+
+
+async def test_an_answer_that_takes_longer_than_its_client_allows_is_over_and_not_kept() -> None:
+    job = Job(ENDS[:2])
+    made = answer(job, limits=Limits(total_s=1e-9))
+    with pytest.raises(DeadlinePassed, match=r"not complete within 1e-09 s"):
+        await made.commit()
+    assert not job.may_return
+
+
+async def test_an_answer_in_full_flow_is_ended_by_its_deadline_too() -> None:
+    class Endless(Job):
+        async def next(self, _: float) -> list[Delta]:
+            return [TextDelta("more ")]
+
+    job = Endless()
+    made = answer(job, limits=Limits(total_s=0.05))
+    found = await events(made)
+    assert (found[-1]["type"], found[-1]["error"]["type"]) == ("error", "api_error")
+    assert isinstance(made.failure, DeadlinePassed)
+    assert not job.may_return
+
+
+async def test_an_answer_that_does_not_begin_in_time_is_over_and_may_be_asked_for_again() -> None:
+    with pytest.raises(TooSlow, match="did not begin within"):
+        await answer(Job([]), limits=Limits(first_token_s=1e-9)).commit()
+
+
+async def test_an_answer_that_has_begun_is_left_to_its_worker() -> None:
+    made = answer(Job(ENDS[:1], [], ENDS[1:]), limits=Limits(first_token_s=5))
+    await made.commit()
+    assert (await events(made))[-1]["type"] == "message_stop"
 
 
 # --- a broker that is away for a moment ---------------------------------------------------------------------------

@@ -25,9 +25,12 @@ CASES: list[tuple[CorralError, int, str, str, str | None]] = [
     (errors.ShuttingDown("stopping", retry_after_s=0), 503, "api_error", "true", "1"),
     (errors.EngineError("failed"), 502, "api_error", "true", None),
     (errors.EngineLost("gone"), 502, "api_error", "true", None),
+    (errors.EngineGarbled("!!!!"), 502, "api_error", "true", None),
     (errors.EngineTimeout("slow"), 504, "api_error", "true", None),
     (errors.EngineRefused("template", status=400), 500, "api_error", "false", None),
     (errors.WorkerLost("gone"), 502, "api_error", "true", None),
+    (errors.DeadlinePassed("late"), 504, "api_error", "false", None),
+    (errors.TooSlow("late"), 504, "api_error", "true", None),
     (CorralError("something broke"), 500, "api_error", "true", None),
 ]
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 import structlog
 
-from infra.errors import BrokerDown, EngineLost, EngineRefused
+from infra.errors import BrokerDown, EngineGarbled, EngineLost, EngineRefused
 from scheduler.claims import Claims, SlotKept
 from scheduler.contract import (
     ClaimedJob,
@@ -126,6 +126,7 @@ class Engine:
         self.events = events
         self.usable = usable
         self.doubts = 0
+        self.garbled: list[bool] = []
 
     def usable_slots(self) -> int:
         return self.usable
@@ -140,11 +141,19 @@ class Engine:
     def ends_with(self, _request: GenerationRequest, _text: str) -> bool:
         return True
 
+    def said(self, *, garbled: bool) -> None:
+        self.garbled.append(garbled)
+
     def doubt(self) -> None:
         self.doubts += 1
 
+    @property
+    def rates(self) -> Rates:
+        return self.caches.meter.rates
+
     @contextmanager
-    def generation(self, request: GenerationRequest, slot: int) -> Iterator[Iterator[object]]:
+    def generation(self, request: GenerationRequest, slot: int, waited_s: float) -> Iterator[Iterator[object]]:
+        assert waited_s >= 0
         assert (request if self.asked is None else request.max_tokens, slot) == (self.asked or REQUEST, 0)
         yield self._said()
 
@@ -460,3 +469,12 @@ def test_an_answer_whose_beginning_fills_the_window_ends_with_it() -> None:
     last = pen.written[-1]
     assert isinstance(last, Finished)
     assert (last.stop_reason, last.output_tokens) == (StopReason.WINDOW, 30)
+
+
+@pytest.mark.parametrize("again", [EngineGarbled("!!!!"), None])
+def test_whether_an_answer_was_garbage_is_told_and_garbage_is_not_tried_again(again: Exception | None) -> None:
+    engine = Engine(prompt(3), TextDelta("!"), *([again] if again else [END]))
+    lines = Lines(BODY)
+    pen = run(engine, lines)
+    assert engine.garbled == [again is not None]
+    assert pen.finals == ["failed" if again else "done"]

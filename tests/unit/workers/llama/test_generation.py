@@ -7,9 +7,18 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from infra.errors import Cancelled, EngineLost, EngineRefused, EngineTimeout, PromptTooLong
-from scheduler.contract import StopReason, TextDelta
-from workers.llama.client import AnswerRules, Deadlines, End, EngineClient, Generation, Prompt
+from infra.errors import (
+    Cancelled,
+    DeadlinePassed,
+    EngineLost,
+    EngineRefused,
+    EngineTimeout,
+    PromptTooLong,
+    TooSlow,
+)
+from scheduler.contract import Limits, StopReason, TextDelta
+from workers.llama.client import UNLIMITED, AnswerRules, Deadlines, End, EngineClient, Generation, Prompt
+from workers.llama.pulse import Pulse
 
 pytestmark = pytest.mark.unit
 
@@ -82,9 +91,17 @@ def sends(*payloads: bytes, then_closes: bool = False) -> Script:
 
 
 @contextlib.contextmanager
-def generation(peer: Engine, deadlines: Deadlines = PATIENT, stops: tuple[str, ...] = ()) -> Iterator[Generation]:
-    client = EngineClient(peer.url, "secret", deadlines)
-    with client.generate(b"the body", AnswerRules(context_tokens=100, stop_sequences=stops)) as answer:
+def generation(
+    peer: Engine,
+    deadlines: Deadlines = PATIENT,
+    stops: tuple[str, ...] = (),
+    pulse: Pulse | None = None,
+    limits: Limits = UNLIMITED,
+    waited_s: float = 0.0,
+) -> Iterator[Generation]:
+    client = EngineClient(peer.url, "secret", deadlines, pulse)
+    rules = AnswerRules(context_tokens=100, stop_sequences=stops)
+    with client.generate(b"the body", rules, limits, waited_s) as answer:
         yield answer
     client.close()
 
@@ -257,13 +274,55 @@ def test_an_engine_that_is_not_there_is_lost() -> None:
         (b"", Deadlines(0.05, 30, 30)),
         (OK + chunked(PROGRESS), Deadlines(0.05, 30, 30)),
         (OK + chunked(PROGRESS, HELLO), Deadlines(30, 0.05, 30)),
-        (OK + chunked(PROGRESS, HELLO), Deadlines(30, 30, 0.05)),
     ],
-    ids=["for the slot", "before the first token", "between two", "in all"],
+    ids=["for the slot", "before the first token", "between two"],
 )
 def test_silence_beyond_a_deadline_is_a_timeout(sent: bytes, deadlines: Deadlines) -> None:
     with engine(sends(sent)) as peer, generation(peer, deadlines) as answer, pytest.raises(EngineTimeout):
         list(answer)
+
+
+@pytest.mark.parametrize("answer_s", [0.05, -1])
+def test_an_answer_that_takes_too_long_in_all_is_late_and_not_tried_again(answer_s: float) -> None:
+    sent = OK + chunked(PROGRESS, HELLO)
+    late = Deadlines(30, 30, answer_s)
+    with engine(sends(sent)) as peer, generation(peer, late) as answer, pytest.raises(DeadlinePassed) as raised:
+        list(answer)
+    assert raised.type is DeadlinePassed
+
+
+@pytest.mark.parametrize(
+    ("sent", "limits", "waited_s"),
+    [
+        (b"", Limits(first_token_s=0.05), 0),
+        (OK + chunked(PROGRESS), Limits(first_token_s=0.05), 0),
+        (OK + chunked(PROGRESS), Limits(first_token_s=30), 29.95),
+        (OK + chunked(PROGRESS), Limits(first_token_s=30), 31),
+        (OK + chunked(PROGRESS, HELLO), Limits(between_tokens_s=0.05), 0),
+        (OK + chunked(PROGRESS, HELLO), Limits(first_token_s=30, between_tokens_s=0.05), 0),
+    ],
+)
+def test_a_client_s_own_limits_end_the_answer_for_good(sent: bytes, limits: Limits, waited_s: float) -> None:
+    with engine(sends(sent)) as peer, generation(peer, limits=limits, waited_s=waited_s) as answer:  # noqa: SIM117
+        with pytest.raises(TooSlow):
+            list(answer)
+
+
+def test_a_client_s_limit_for_the_first_token_is_over_with_it() -> None:
+    def speaks(connection: socket.socket) -> None:
+        connection.sendall(OK + chunked(PROGRESS, HELLO))
+
+    deadlines, limits = Deadlines(30, 0.1, 30), Limits(first_token_s=20)
+    with engine(speaks) as peer, generation(peer, deadlines, limits=limits) as answer, pytest.raises(EngineTimeout):
+        list(answer)
+
+
+def test_a_working_engine_owes_a_sign_of_life_until_its_answer_is_over() -> None:
+    pulse = Pulse()
+    with engine(sends(OK + chunked(PROGRESS, HELLO, LAST, DONE))) as peer, generation(peer, pulse=pulse) as answer:
+        assert pulse.silent_s() > 0
+        list(answer)
+    assert pulse.silent_s() == 0
 
 
 def test_comment_lines_are_no_progress() -> None:

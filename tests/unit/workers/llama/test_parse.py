@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.errors import EngineRefused
+from infra.errors import EngineGarbled, EngineLost, EngineRefused
 from scheduler.contract import StopReason, TextDelta, ThinkingDelta, ToolCall
 from workers.llama.parse import AnswerRules, ChunkParser, End, Prompt
 
@@ -141,3 +141,25 @@ def test_the_outcome_does_not_depend_on_how_the_engine_cuts_its_text(text: str, 
 
 def _text(events: list[Any]) -> str:
     return "".join(event.text for event in events if isinstance(event, TextDelta))
+
+
+@pytest.mark.parametrize(
+    "delta",
+    [
+        {"content": "!"},
+        {"reasoning_content": "!"},
+        {"tool_calls": [{"index": 0, "id": "c", "function": {"name": "Bash", "arguments": "!"}}]},
+    ],
+)
+def test_one_token_for_ever_is_garbage_wherever_it_stands(delta: dict[str, Any]) -> None:
+    parser = ChunkParser(AnswerRules(context_tokens=100, tool_names=("Bash",), repeat_limit=5))
+    for _ in range(5):
+        parser.feed({"choices": [{"delta": delta}]})
+    with pytest.raises(EngineGarbled, match="more than 5 times"):
+        parser.feed({"choices": [{"delta": delta}]})
+
+
+@pytest.mark.parametrize("words", ["Compute error.", "failed to decode the batch", "logits are nan"])
+def test_an_engine_that_cannot_compute_is_lost_and_not_a_refusal(words: str) -> None:
+    with pytest.raises(EngineLost, match="could not compute"):
+        ChunkParser(AnswerRules(context_tokens=100)).feed({"error": {"code": 500, "message": words}})

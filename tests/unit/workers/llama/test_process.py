@@ -13,12 +13,11 @@ from typing import Any
 
 import psutil
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from infra.config import Settings
 from infra.errors import ConfigError, StartError
 from infra.network import free_port
+from scheduler.policy import restarting
 from workers.llama import probe, process
 from workers.llama.command import Engine
 from workers.llama.model import ModelProfile
@@ -77,7 +76,7 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: "queue.Queue[
     script.write_text(STAND_IN)
     monkeypatch.setenv("STAND_IN_FOLDER", str(tmp_path))
     monkeypatch.setattr(process, "LOADING_PROBE_S", 0.02)
-    monkeypatch.setattr(process, "BACKOFF_FIRST_S", 0.01)
+    monkeypatch.setattr(restarting, "FIRST_S", 0.01)
     made: list[EngineProcess] = []
 
     def build(mode: str = "", on_change: Callable[[EngineState], None] = changes.put, **values: Any) -> EngineProcess:
@@ -239,7 +238,8 @@ def test_stop_interrupts_loading(make: Make, changes: "queue.Queue[EngineState]"
 def test_stop_interrupts_the_pause_before_a_restart(
     make: Make, monkeypatch: pytest.MonkeyPatch, changes: "queue.Queue[EngineState]"
 ) -> None:
-    monkeypatch.setattr(process, "backoff_s", lambda _: 3600.0)
+    monkeypatch.setattr(restarting, "FIRST_S", 3600.0)
+    monkeypatch.setattr(restarting, "LONGEST_S", 3600.0)
     engine = make()
     engine.start()
     engine.wait_ready(WAIT_S)
@@ -296,8 +296,56 @@ def test_properties_are_not_there_before_the_engine_is(make: Make) -> None:
         _ = make().props
 
 
-@given(st.integers(min_value=1, max_value=10_000))
-def test_the_pause_doubles_up_to_its_limit(failures: int) -> None:
-    assert 0.5 <= process.backoff_s(failures) <= process.backoff_s(failures + 1) <= 30
-    if process.backoff_s(failures + 1) < 30:
-        assert process.backoff_s(failures + 1) == 2 * process.backoff_s(failures)
+def test_a_condemned_engine_is_ended_even_when_it_is_stopped_and_started_again(
+    make: Make, changes: "queue.Queue[EngineState]"
+) -> None:
+    engine = make()
+    engine.start()
+    engine.wait_ready(WAIT_S)
+    old = engine.pid
+    os.kill(old, signal.SIGSTOP)
+    engine.condemn("it made no progress")
+    engine.condemn("said twice")
+    seen(changes, EngineState.FAILING)
+    assert engine.reason == "it made no progress"
+    assert seen(changes, EngineState.READY)[-1] is EngineState.READY
+    assert engine.pid != old
+    assert not psutil.pid_exists(old)
+
+
+def test_nothing_is_condemned_that_is_not_ready(make: Make) -> None:
+    engine = make("load")
+    engine.condemn("nothing is there")
+    engine.start()
+    engine.condemn("it loads")
+    engine.stop(0)
+    assert "it loads" not in engine.reason
+
+
+def test_an_engine_that_fails_again_and_again_is_sick_and_says_why(
+    make: Make, monkeypatch: pytest.MonkeyPatch, changes: "queue.Queue[EngineState]"
+) -> None:
+    monkeypatch.setattr(restarting, "SICK_FIRST_S", 3600.0)
+    monkeypatch.setattr(restarting, "SICK_LONGEST_S", 3600.0)
+    engine = make(sick_after=2)
+    engine.start()
+    for state in (EngineState.FAILING, EngineState.SICK):
+        seen(changes, EngineState.READY)
+        os.kill(engine.pid, signal.SIGKILL)
+        seen(changes, state)
+    assert engine.reason.startswith("its engine failed 2 times in a row and is tried again in 3600 s; the last time: ")
+    assert "SIGKILL" in engine.reason
+    engine.stop(0)
+
+
+def test_a_sick_engine_is_tried_again(
+    make: Make, monkeypatch: pytest.MonkeyPatch, changes: "queue.Queue[EngineState]"
+) -> None:
+    monkeypatch.setattr(restarting, "SICK_FIRST_S", 0.01)
+    engine = make(sick_after=1)
+    engine.start()
+    seen(changes, EngineState.READY)
+    os.kill(engine.pid, signal.SIGKILL)
+    seen(changes, EngineState.SICK)
+    assert seen(changes, EngineState.READY) == [EngineState.STARTING, EngineState.READY]
+    assert engine.reason == ""
