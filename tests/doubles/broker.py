@@ -1,6 +1,6 @@
-"""A real Valkey server of a test's own: loopback, free port, nothing kept.
+"""A real Valkey server of a test's own: loopback, free port, nothing kept unless that is asked for.
 
-Owns: its process and its address.
+Owns: its process, its address, and whether it keeps what it holds.
 Never: Corral's own embedded broker, which `corral broker` starts.
 """
 
@@ -19,11 +19,13 @@ from tests.doubles.services import free_port, wait_for
 class Broker:
     """A Valkey server that can be frozen, killed and started again on the same port.
 
-    `url` is what CORRAL_REDIS_URL takes. A context manager that ends it.
+    `url` is what CORRAL_REDIS_URL takes. `keeps`: what it holds is there again after a kill, as with Corral's own.
+    A context manager that ends it.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, keeps: bool = False) -> None:
         self.folder = folder
+        self.keeps = keeps
         self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self.client = redis.Redis.from_url(self.url, decode_responses=True)
@@ -41,7 +43,8 @@ class Broker:
 
     def start(self) -> None:
         """Start it and return once it answers."""
-        options = {"--port": str(self.port), "--bind": "127.0.0.1", "--save": "", "--appendonly": "no"}
+        options = {"--port": str(self.port), "--bind": "127.0.0.1", "--save": ""}
+        options |= {"--appendonly": "yes" if self.keeps else "no"}
         options |= {"--dir": str(self.folder), "--daemonize": "no"}
         command = [str(get_binary_path()), *(part for option in options.items() for part in option)]
         self.child = Child(command, self.folder / "broker.log", base_environment(self.folder), self.folder)
@@ -61,7 +64,7 @@ class Broker:
         self._running().send(signal.SIGCONT)
 
     def kill(self) -> None:
-        """End it at once; what it held is lost, as after a crash without persistence."""
+        """End it at once; unless it `keeps`, what it held is lost, as after a crash without persistence."""
         self._running().stop(signal.SIGKILL)
 
     def flush(self) -> None:
