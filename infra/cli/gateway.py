@@ -208,7 +208,8 @@ class Gateway:
             raise self._foreign() from None
 
     def _asked(self, method: str, path: str, body: object) -> httpx.Response:
-        """All that is asked here is the same when asked twice: it is asked again while nothing listens, or what listens says that it cannot answer now. Raises httpx.HTTPError."""
+        """Asked again while nothing listens, or what listens says that it cannot answer now: whatever is asked here
+        does the same when it is asked twice. Raises httpx.HTTPError."""
         for last in tries():
             try:
                 response = self._http.request(method, self.url + path, json=body)

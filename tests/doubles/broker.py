@@ -1,6 +1,6 @@
-"""A real Valkey server of a test's own: loopback, free port, nothing kept.
+"""A real Valkey server of a test's own: loopback, free port, nothing kept unless that is asked for.
 
-Owns: its process and its address.
+Owns: its process, its address, and whether it keeps what it holds.
 Never: Corral's own embedded broker, which `corral broker` starts.
 """
 

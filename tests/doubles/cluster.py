@@ -109,8 +109,7 @@ class Cluster:
 
     def __enter__(self) -> Self:
         try:
-            for number, port in enumerate(self.ports):
-                self.apis.append(self._start("api.app", f"api{number}", {"port": port, "api_name": f"api-{number}"}))
+            self.apis = [self.start_api(number) for number in range(len(self.ports))]
             for name in self.first_workers:
                 self.start_worker(name)
             self.wait_ready(len(self.first_workers))
@@ -167,6 +166,11 @@ class Cluster:
         """POST /v1/messages with one user text, not streamed; `fields` go over the body's."""
         body = {"model": "any", "max_tokens": 256, "messages": [{"role": "user", "content": text}], **fields}
         return self.http.post("/v1/messages", json=body, headers={**self._key_header(), **(headers or {})})
+
+    def start_api(self, number: int) -> Child:
+        """Start an API on its own port and return at once."""
+        changes = {"port": self.ports[number], "api_name": f"api-{number}"}
+        return self._start("api.app", f"api{number}", changes)
 
     # --- workers ------------------------------------------------------------------------------------------------
 
