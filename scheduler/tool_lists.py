@@ -19,8 +19,8 @@ from scheduler.policy.chain import ToolsLink, tools_link
 
 # Together they bound what is kept alive on each side: 8 MB of JSON.
 KNOWN_LISTS = 16
-KNOWN_LIST_CHARACTERS = 500_000
-KNOWN_PACKED_BYTES = KNOWN_LIST_CHARACTERS // 4
+KNOWN_LIST_BYTES = 500_000
+KNOWN_PACKED_BYTES = KNOWN_LIST_BYTES // 4  # what is longer is not even looked up
 
 _TOOLS = TypeAdapter(tuple[Tool, ...])
 
@@ -35,13 +35,18 @@ class ToolList(NamedTuple):
 
 
 def tool_list(tools: tuple[Tool, ...], *, keep: bool) -> ToolList:
-    """What is made of `tools`; `keep` says that the list is no larger than KNOWN_LIST_CHARACTERS."""
+    """What is made of `tools`; `keep` says that the list is no larger than KNOWN_LIST_BYTES."""
     return _kept(_SameList(tools)) if keep else _made(tools)
 
 
 def read(packed: bytes) -> ToolList:
     """The list of which `packed` was made. Raises zlib.error or pydantic.ValidationError on anything else."""
-    return _known(packed) if len(packed) <= KNOWN_PACKED_BYTES else _read(packed)
+    if len(packed) > KNOWN_PACKED_BYTES:
+        return _read(packed)
+    try:
+        return _known(packed)
+    except _TooLargeToKeep as found:
+        return found.tools
 
 
 class _SameList:
@@ -71,9 +76,20 @@ def _made(tools: tuple[Tool, ...]) -> ToolList:
     return ToolList(tools, tools_link(tools), zlib.compress(text, 1), len(text))
 
 
+class _TooLargeToKeep(Exception):
+    """Carries a list past `lru_cache`, which keeps no errors: few packed bytes can be megabytes of JSON."""
+
+    def __init__(self, tools: ToolList) -> None:
+        super().__init__()
+        self.tools = tools
+
+
 @lru_cache(KNOWN_LISTS)
 def _known(packed: bytes) -> ToolList:
-    return _read(packed)
+    tools = _read(packed)
+    if tools.json_bytes > KNOWN_LIST_BYTES:
+        raise _TooLargeToKeep(tools)
+    return tools
 
 
 def _read(packed: bytes) -> ToolList:

@@ -34,7 +34,7 @@ class GatheringConsumer(Consumer):  # type: ignore[misc]  # celery is untyped
     def on_send_event_buffered(self) -> None:
         """An event was made; in any thread."""
         with self._lock:
-            if not self.hub or monotonic() < self._until_s:
+            if monotonic() < self._until_s:
                 return
             self._until_s = monotonic() + LOST_S
         self.hub.call_soon(self._send_later)  # a timer may be set in the hub's own thread only

@@ -18,7 +18,7 @@ from api.protocol.schema import DEFAULT_MAX_TOKENS, MessagesRequest, ThinkingSwi
 from scheduler.contract import GenerationRequest, Identity, Limits, PackedRequest, TextBlock, Thinking
 from scheduler.packing import pack
 from scheduler.policy.chain import Chain, chain
-from scheduler.tool_lists import KNOWN_LIST_CHARACTERS, tool_list
+from scheduler.tool_lists import KNOWN_LIST_BYTES, ToolList, tool_list
 
 # How Claude Code (2.1.197) begins the history that it goes on with after a compaction.
 SUMMARY = "This session is being continued from a previous conversation"
@@ -78,7 +78,7 @@ def parse(
     level = identity.level(headers, default_level)
     body = validated(read_object(raw))
     request, dropped = _generation_request(body, models, reading, limits(headers))
-    tools = tool_list(request.tools, keep=len(raw) <= KNOWN_LIST_CHARACTERS)
+    tools = _tool_list(request, raw)
     links = chain(request, tools.link)
     return Call(
         request=pack(request, tools),
@@ -97,7 +97,7 @@ def parse_count(raw: bytes, *, models: Sequence[str], reading: Reading = USUAL) 
     """The body of `POST /v1/messages/count_tokens`: the same prompt as `parse` makes of it. Raises BadRequest."""
     body = validated(read_object(raw))
     request, _ = _generation_request(body, models, reading)
-    return pack(request)
+    return pack(request, _tool_list(request, raw))
 
 
 def _generation_request(
@@ -124,6 +124,10 @@ def _generation_request(
         limits=within,
     )
     return request, Dropped(attribution_characters, repeated_characters)
+
+
+def _tool_list(request: GenerationRequest, raw: bytes) -> ToolList:
+    return tool_list(request.tools, keep=len(raw) <= KNOWN_LIST_BYTES)
 
 
 def _summarised(request: GenerationRequest) -> bool:

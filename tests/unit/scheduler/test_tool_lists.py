@@ -12,7 +12,7 @@ from scheduler import tool_lists
 from scheduler.contract import GenerationRequest, Tool
 from scheduler.packing import PLAIN_BYTES, pack, unpack, unpack_with_chain
 from scheduler.policy.chain import chain
-from scheduler.tool_lists import KNOWN_PACKED_BYTES, tool_list
+from scheduler.tool_lists import KNOWN_LIST_BYTES, KNOWN_PACKED_BYTES, tool_list
 
 pytestmark = pytest.mark.unit
 
@@ -58,6 +58,13 @@ def test_a_list_that_is_too_large_to_keep_is_not_kept() -> None:
     before = tool_lists._known.cache_info()
     assert unpack(body).tools == unpack(body).tools
     assert tool_lists._known.cache_info() == before
+
+
+def test_a_list_that_is_small_only_when_packed_is_not_kept() -> None:
+    body = pack(asked(Tool(name="shrinks", description="x" * (KNOWN_LIST_BYTES + 1), input_schema={}))).body
+    assert int.from_bytes(body[:4]) < KNOWN_PACKED_BYTES
+    assert unpack(body).tools == unpack(body).tools
+    assert unpack(body).tools[0] is not unpack(body).tools[0]
 
 
 def test_a_large_body_is_compressed_and_a_small_one_is_carried_as_it_is() -> None:
