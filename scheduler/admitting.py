@@ -18,6 +18,7 @@ from scheduler.policy.claiming import MOST_URGENT_LEVEL, agent_name
 from scheduler.policy.lengths import Samples, expected
 from scheduler.policy.load import LOOKED_AT
 from scheduler.policy.placement import NEAR_MS, Candidate, Home, Known
+from scheduler.ticket import NO_TICKET, Ticket
 
 log = structlog.get_logger(__name__)
 ENDED_LIFETIME_MS = 60_000
@@ -77,6 +78,7 @@ def step(
     known: Known,
     candidates: Sequence[Candidate],
     attempts_before: int = 0,
+    ticket: Ticket = NO_TICKET,
 ) -> tuple[list[str], list[Argument]]:
     """Keys and arguments, as the script's head lists them."""
     who, home = spec.identity, known.home.worker if known.home else ""
@@ -95,11 +97,11 @@ def step(
         spec.id, spec.level, spec.wait_limit_ms, spec.wait_limit_ms + ENDED_LIFETIME_MS, limits.queue, home_ms,
         who.conversation, keys.LEVEL_WEIGHT, HOMES_COUNT_MS, len(fields) // 2, API_LIFETIME_MS, who.key_name, who.agent,
         limits.move_margin_ms, NEAR_MS, LOOKED_AT, keys.job(""), MOST_URGENT_LEVEL, URGENT_MS, home,
-        limits.urgent_share, *fields,
+        limits.urgent_share, ticket.head, ticket.tail, *fields,
     ]  # fmt: skip
     for one in candidates:
         books = (keys.line, keys.running, keys.lease, keys.homes, keys.urgent, keys.holding, keys.control)
-        names += [name_of(one.worker) for name_of in books]
+        names += [*(name_of(one.worker) for name_of in books), keys.level_list(one.worker, spec.level)]
         arguments += [
             one.worker, one.limit, one.slots, int(one.is_home), one.prefill_ms, one.displaced_ms, one.token_ms,
             one.new_tokens, one.expected_ms,

@@ -175,14 +175,13 @@ class Dispatcher:
             try:
                 # Inside: an admission that fails or is cancelled may have taken place all the same.
                 async with _in_time(until_s):
-                    admitted = await self._jobs.admit(spec, candidates, retry_after_s, known)
+                    ticket = self._tickets.written(spec.id, spec.identity.agent, spec.level)
+                    admitted = await self._jobs.admit(spec, candidates, retry_after_s, known, ticket=ticket)
                     placed.worker, placed.may_use_reserve = admitted.worker, admitted.may_use_reserve
                     placed.eta_ms = await self.forecast.took(
                         arrival, known.length, admitted.worker, waits=admitted.waits
                     )
                     stages.mark("admitted")
-                    await asyncio.shield(self._tickets.publish(spec.id, spec.identity.agent, placed.worker, spec.level))
-                stages.mark("published")
                 refused = False
                 yield placed
             finally:

@@ -22,6 +22,7 @@ from scheduler.attempts import LIVES_ON_MS, WAITS_AT_LEAST_MS, requeue_arguments
 from scheduler.contract import Delta, JobSpec, encode_deltas
 from scheduler.policy.claiming import MOST_URGENT_LEVEL, agent_name
 from scheduler.policy.placement import Candidate, Known
+from scheduler.ticket import NO_TICKET, Ticket
 
 __all__ = ["API_LIFETIME_MS", "ENDED_LIFETIME_MS", "Admission", "Jobs", "Limits"]
 
@@ -75,15 +76,17 @@ class Jobs:
         retry_after_s: int,
         known: Known | None = None,
         attempts_before: int = 0,
+        ticket: Ticket = NO_TICKET,
     ) -> Admission:
-        """Put the job into the line of the candidate that answers it soonest; `known` is what they were made from.
+        """Put the job into the line of the candidate that answers it soonest, and lay its ticket there; `known` is what
+        they were made from.
 
         Its attempts are numbered after `attempts_before`.
 
         Raises QueueFull (with `retry_after_s`) when every line is full, NoWorker when no candidate is alive.
         """
         known = known or admitting.unknown(spec)
-        names, arguments = admitting.step(spec, self._api, self._limits, known, candidates, attempts_before)
+        names, arguments = admitting.step(spec, self._api, self._limits, known, candidates, attempts_before, ticket)
         with broker_errors():
             answer: Any = await self._admit(names, arguments)
         return admitting.outcome(answer, candidates, known, retry_after_s)

@@ -13,6 +13,7 @@ from celery import Celery
 from infra import keys
 from infra.errors import BrokerDown
 from scheduler.contract import TASK_NAME
+from scheduler.ticket import Ticket, TicketWriter, describe
 
 PUBLISH_LIMIT_S = 3.0
 THREADS = 4
@@ -24,6 +25,11 @@ class Tickets:
     def __init__(self, app: Celery) -> None:
         self._app = app
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="tickets")
+        self._writer = TicketWriter(app)
+
+    def written(self, job_id: str, agent: str, level: int) -> Ticket:
+        """A ticket for the script that places the job; in the event loop."""
+        return self._writer.write(job_id, agent, level)
 
     async def publish(self, job_id: str, agent: str, worker: str, level: int) -> None:
         """Put one ticket into the worker's queue. Raises BrokerDown when that takes longer than PUBLISH_LIMIT_S."""
@@ -45,9 +51,7 @@ class Tickets:
     def _send(self, job_id: str, agent: str, worker: str, level: int) -> None:
         self._app.send_task(
             TASK_NAME,
-            args=(job_id, agent, level),
-            argsrepr=f"agent {agent}, level {level}, job {job_id}",
-            kwargsrepr="",
+            **describe(job_id, agent, level),
             queue=keys.queue(worker),
             priority=level,
             retry=False,

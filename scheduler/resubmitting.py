@@ -69,10 +69,10 @@ class Resubmitting:
             self.due = False  # it has come to its end, which is not taken yet
             return worker
         await self._jobs.begin_again(spec.id, worker, self._feed.last_id, retold(said(told)))
-        admitted = await self._jobs.admit(_patient(spec, told), candidates, RETRY_AFTER_S, known, before)
+        ticket = self._tickets.written(spec.id, spec.identity.agent, spec.level)
+        admitted = await self._jobs.admit(_patient(spec, told), candidates, RETRY_AFTER_S, known, before, ticket)
         self.due = False
         log.warning("job_submitted_again", job=spec.id, worker=admitted.worker, begun=bool(told))
-        await self._tickets.publish(spec.id, spec.identity.agent, admitted.worker, spec.level)
         return admitted.worker
 
 

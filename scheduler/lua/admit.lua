@@ -1,12 +1,14 @@
--- Place a job: choose the worker that answers it soonest, write its record, add it to the line there, give it its home,
--- wake its reader, and tell the worker when it keeps a slot free.
+-- Place a job: choose the worker that answers it soonest, write its record, add it to the line there, lay its ticket,
+-- give it its home, wake its reader, and tell the worker when it keeps a slot free.
 -- KEYS  1 job  2 arrivals  3 wake stream of the API  4 home  5 overflow mark  6 homes of the home that was known
---       then for each candidate: line, running, lease, homes, urgent, holding, control
+--       then for each candidate: line, running, lease, homes, urgent, holding, control, its
+--       list of tickets of this level
 -- ARGV  1 job id  2 level  3 wait limit (ms)  4 time to live (ms)  5 longest line  6 home lifetime (ms; 0: it gets no home)
 --       7 conversation  8 level weight  9 homes count for (ms)  10 number of record fields
 --       11 lifetime of an API without a sign of life (ms)  12 key  13 agent  14 margin (ms)  15 near (ms)
 --       16 jobs of a line that are looked at  17 prefix of job keys  18 least urgent of the urgent levels
 --       19 slots are kept for these levels for (ms)  20 home that was known, or ''  21 share of the slots that is kept
+--       22 ticket up to the worker's name, '' for none  23 what follows the name in it
 --       then the record's fields and values, then for each candidate: name, limit of homes (-1: none), slots, 1 when it is
 --       the home, prefill (ms), displaced (ms), prefill of a token (ms), new tokens, expected service (ms)
 -- Returns {1-based index of the candidate, 1 when the job may use the reserve of the window, its cost, cost of the home
@@ -15,7 +17,7 @@
 -- same job (a retried command) it answers as the first time. What a home says of tokens and slot is its worker's.
 -- The choice is that of `policy/placement.py`, held equal by a test.
 -- The records' keys are made from names found in lines, so they cannot be passed in KEYS.
-local FIXED_KEYS, KEYS_EACH, FIXED_ARGS, ARGS_EACH = 6, 7, 21, 9
+local FIXED_KEYS, KEYS_EACH, FIXED_ARGS, ARGS_EACH = 6, 8, 23, 9
 local known = redis.call('HMGET', KEYS[1], 'worker', 'reserve')
 local fields = tonumber(ARGV[10])
 local first = FIXED_ARGS + 1 + 2 * fields
@@ -27,7 +29,7 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local function candidate(i)
   local k, a = FIXED_KEYS + 1 + KEYS_EACH * (i - 1), first + ARGS_EACH * (i - 1)
   return {index = i, line = KEYS[k], running = KEYS[k + 1], lease = KEYS[k + 2], homes = KEYS[k + 3], urgent = KEYS[k + 4],
-          holding = KEYS[k + 5], control = KEYS[k + 6], name = ARGV[a], limit = tonumber(ARGV[a + 1]),
+          holding = KEYS[k + 5], control = KEYS[k + 6], tickets = KEYS[k + 7], name = ARGV[a], limit = tonumber(ARGV[a + 1]),
           slots = tonumber(ARGV[a + 2]), is_home = ARGV[a + 3] == '1', prefill_ms = tonumber(ARGV[a + 4]),
           displaced_ms = tonumber(ARGV[a + 5]), token_ms = tonumber(ARGV[a + 6]), new_tokens = ARGV[a + 7],
           expected_ms = ARGV[a + 8]}
@@ -164,6 +166,7 @@ local function take(c, home_cost)
   redis.call('PEXPIRE', KEYS[1], ARGV[4])
   redis.call('ZADD', c.line, level * level_weight + arrival, ARGV[1])
   if tonumber(ARGV[6]) > 0 then settle(c) end
+  if ARGV[22] ~= '' then redis.call('LPUSH', c.tickets, ARGV[22] .. c.name .. ARGV[23]) end
   tell(c)
   redis.call('XADD', KEYS[3], 'MAXLEN', '~', 64, '*', 'job', ARGV[1])
   redis.call('PEXPIRE', KEYS[3], ARGV[11])

@@ -10,7 +10,7 @@ from infra.bench.where import WAYS, stage_medians_ms
 pytestmark = pytest.mark.unit
 
 MARKS = list(dict.fromkeys(mark for _, *pair in WAYS[:-1] for mark in pair))
-API_MARKS = {"arrived", "received", "parsed", "placed", "admitted", "published", "content"}
+API_MARKS = {"arrived", "received", "parsed", "placed", "admitted", "content"}
 
 
 def write(folder: Path, job: str, step_s: float, *, without: str = "") -> None:
