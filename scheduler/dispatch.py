@@ -106,12 +106,13 @@ class Placed:
         One whose record, or a piece of whose answer, the broker lost is submitted again; not one whose record has run
         out, because nobody could take it for so long.
         """
+        submissions = self._again.submissions
         gone = await self._is_gone()
         if self.last is not None or not (gone or self._feed.torn or self._again.due):
             return False
         if gone and not self._again.due and monotonic() >= self._lives_until_s - LIFE_SLACK_S:
             return True
-        worker = await self._again.submit(self.spec, self.worker)
+        worker = await self._again.submit(self.spec, self.worker, submissions)
         self.worker = worker or self.worker
         return worker is None
 

@@ -37,16 +37,17 @@ class Resubmitting:
         self._jobs = jobs
         self._tickets = tickets
         self._place = place
-        self._submissions = 0
+        self.submissions = 0
         self._at_it = asyncio.Lock()
         self.due = False
 
-    async def submit(self, spec: JobSpec, worker: str) -> str | None:
+    async def submit(self, spec: JobSpec, worker: str, seen: int) -> str | None:
         """The worker in whose line the job waits now; the old `worker` where that has to be tried once more; None for a
-        warm-up, which nobody waits for. Raises BrokerDown."""
+        warm-up, which nobody waits for. `seen` is what `submissions` was before the broker was asked whether the job is
+        lost. Raises BrokerDown."""
         if spec.identity.kind is Kind.WARM:
             return None
-        if self._at_it.locked():  # another one who reads this answer is at it
+        if self._at_it.locked() or seen != self.submissions:  # another one who reads this answer is at it, or was
             return worker
         async with self._at_it:
             try:
@@ -62,8 +63,8 @@ class Resubmitting:
         if not candidates:
             raise NoWorker("no worker is ready")
         self.due = True
-        self._submissions += 1
-        before = self._submissions * ATTEMPTS_APART
+        self.submissions += 1
+        before = self.submissions * ATTEMPTS_APART
         told = self._feed.go_on_from(before)
         if told and isinstance(told[-1], Finished | Failed):
             self.due = False  # it has come to its end, which is not taken yet

@@ -14,6 +14,7 @@ from infra.cli.gateway import Gateway, Status, Worker
 from infra.errors import ConfigError, CorralError
 
 POLL_S = 0.3
+TAKE_BACK_S = 10.0  # a worker hears of it in a second; its gateway in another
 SAVE_MARGIN_S = 30.0  # on top of the limit: the cut answers end, caches are saved, and the worker says so
 STOPPED_WATCHING = 130  # what a shell calls a program ended by Ctrl-C
 LEAVES = ("draining", "drained")
@@ -52,7 +53,21 @@ def undrain(name: Name, url: options.Url = None, key: options.Key = None) -> Non
     """Let a drained worker take work again."""
     with _client(name, url, key) as client:
         client.undrain(name)
-    console.say(f"{name} takes work again")
+        console.say(_taken_back(client, name, time.monotonic() + TAKE_BACK_S))
+
+
+def _taken_back(client: Gateway, name: str, until_s: float) -> str:
+    """What became of a worker that was taken back, once the gateway has heard of it: who drains another one next counts
+    on this one."""
+    while True:
+        worker = next((one for one in client.status().workers if one.name == name), None)
+        if worker is None:
+            return f"{name} is not there; it will take work when it is"
+        if worker.state not in LEAVES:
+            return f"{name} takes work again"
+        if time.monotonic() > until_s:
+            return f"{name} was told to take work again; it is still {worker.state}"
+        time.sleep(POLL_S)
 
 
 def _client(name: str, url: str | None, key: str | None) -> Gateway:

@@ -190,3 +190,28 @@ async def test_two_who_read_one_answer_submit_it_once(store: Store) -> None:
         assert not any(await asyncio.gather(placed.vanished(), placed.vanished()))
         assert claimed(worker).attempt == ATTEMPTS_APART + 1
         assert worker.claims.claim(slots=9) is None
+
+
+async def test_one_who_hears_late_that_a_job_was_lost_does_not_submit_it_once_more(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two who read one answer, the slower one hears of the loss when the other has submitted the job already."""
+    worker, job, whereabouts = store.worker(), spec(), Jobs.whereabouts
+    asked, heard = asyncio.Event(), asyncio.Event()
+
+    async def late(jobs: Jobs, job_id: str) -> tuple[str, float] | None:
+        found = await whereabouts(jobs, job_id)
+        asked.set()
+        await heard.wait()
+        return found
+
+    async with dispatching(store) as dispatcher, dispatcher.submit(job) as placed:
+        forgets(store, worker)
+        monkeypatch.setattr(Jobs, "whereabouts", late)
+        slow = asyncio.ensure_future(placed.vanished())
+        await asked.wait()
+        monkeypatch.setattr(Jobs, "whereabouts", whereabouts)
+        assert not await placed.vanished()
+        heard.set()
+        assert not await slow
+        assert claimed(worker).attempt == ATTEMPTS_APART + 1

@@ -75,7 +75,23 @@ def test_a_name_is_needed() -> None:
         drain.undrain(" ")
 
 
-def test_a_worker_that_is_taken_back_is_told(fixed_api: FixedApi, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("workers", "words"),
+    [
+        ([worker("w1", "ready")], "w1 takes work again"),
+        ([worker("w1", "drained")], "w1 was told to take work again; it is still drained"),
+        ([worker("w2", "ready")], "w1 is not there; it will take work when it is"),
+    ],
+)
+def test_what_becomes_of_a_worker_that_is_taken_back_is_told(
+    fixed_api: FixedApi,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    workers: list[dict[str, Any]],
+    words: str,
+) -> None:
+    monkeypatch.setattr(drain, "TAKE_BACK_S", 0.0)
     fixed_api.answers[PATH] = (200, {})
+    fixed_api.answers["/v1/status"] = (200, {"workers": workers})
     drain.undrain("w1", url=fixed_api.url)
-    assert capsys.readouterr().out == "w1 takes work again\n"
+    assert capsys.readouterr().out == f"{words}\n"
