@@ -49,7 +49,13 @@ def forget(cluster: Cluster, _: str) -> None:
 
 
 def restart(cluster: Cluster) -> None:
-    """Both workers are ready again."""
+    """Both workers are ready again.
+
+    One whose engine was killed starts anew: its own pause grows with each of these failures, until it rests as sick.
+    """
+    for name, state in cluster.worker_states().items():
+        if name not in cluster.stopped and state != "ready":
+            cluster.kill_worker(name)
     for name in tuple(cluster.stopped):
         cluster.start_worker(name)
     cluster.wait_ready(2)
