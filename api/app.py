@@ -57,6 +57,7 @@ from scheduler.promises import Promises
 from scheduler.queue import Tickets
 from scheduler.raising import Raising
 from scheduler.recovery import Recovery
+from scheduler.remembered import Remembered
 from scheduler.rules import rules_of
 from scheduler.sharing import Sharing
 from scheduler.turns import Turns
@@ -94,14 +95,15 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     reader = async_client(settings.redis_url, connections=2, timeout_s=READ_TIMEOUT_S)
     follower = Follower(reader, api)
     membership = Membership(redis)
-    jobs = Jobs(redis, api, _limits(settings))
+    remembered = Remembered()
+    jobs = Jobs(redis, api, _limits(settings), remembered)
     tickets = Tickets(build(settings))
     recovery = Recovery(redis, membership, jobs, tickets, settings.load_bound, settings.lease_lifetime_s)
     lines = Lines(redis, rules_of(settings))
     forecast = Forecast(lines, Promises(redis, settings.queue_limit))
     dispatcher = Dispatcher(membership, jobs, tickets, follower, settings.load_bound, forecast)
     sharing = _sharing(settings, dispatcher, Raising(redis, tickets))
-    turns = Turns(redis, settings.home_lifetime_s)
+    turns = Turns(redis, settings.home_lifetime_s, remembered)
     explainer = Explainer(turns, dispatcher)
     closing = Closing(settings.drain_s)
     warming = Warming(app.state.bases, dispatcher, Warmups(redis), closing)

@@ -12,17 +12,19 @@ from typing import Any
 import structlog
 
 from infra import keys
-from infra.errors import NoWorker, QueueFull
+from infra.errors import CorralError, NoWorker, QueueFull
 from scheduler.contract import JobSpec, Kind
-from scheduler.policy.claiming import MOST_URGENT_LEVEL, agent_name
-from scheduler.policy.lengths import Samples, expected
+from scheduler.policy.claiming import MOST_URGENT_LEVEL
+from scheduler.policy.lengths import Samples
 from scheduler.policy.load import LOOKED_AT
-from scheduler.policy.placement import NEAR_MS, Candidate, Home, Known
+from scheduler.policy.placement import NEAR_MS, Candidate, Known
+from scheduler.remembered import EVERYONE, known_of, whose
 from scheduler.ticket import NO_TICKET, Ticket
 
 log = structlog.get_logger(__name__)
 ENDED_LIFETIME_MS = 60_000
 API_LIFETIME_MS = 60_000  # renewed each second; as long as a broker may be frozen without harm
+HOME_MOVED, LENGTHS_AT = -2, 5  # of the script's answer
 NO_HOME_MS = 0  # a warm-up is nobody's conversation
 HOMES_COUNT_MS = 300_000  # a conversation unused for five minutes no longer counts as load
 URGENT_MS = 600_000  # slots are kept for the urgent levels as long after the last such request
@@ -52,23 +54,13 @@ class Admission:
     waits: bool = False
 
 
-def known_of(spec: JobSpec, home: Sequence[bytes | None], own: Sequence[Any], everyone: Sequence[Any]) -> Known:
-    """What the store says of a job before it is placed: its home (worker, tokens, used_ms), and lengths of answers."""
-    who = spec.identity
-    worker, tokens, used_ms = home
-    return Known(
-        conversation=who.conversation,
-        agent=agent_name(who.key_name, who.agent),
-        level=spec.level,
-        prompt_tokens=spec.prompt_tokens,
-        length=expected(_samples(own), _samples(everyone)),
-        home=Home(worker.decode(), int(tokens or 0), int(used_ms or 0)) if worker else None,
-    )
+class HomeMoved(CorralError):
+    """The conversation does not live any more where this process remembers it; nothing was written."""
 
 
 def unknown(spec: JobSpec) -> Known:
     """A job of which nothing is remembered."""
-    return known_of(spec, (None, None, None), (None,) * 3, (None,) * 3)
+    return known_of(spec, Samples(), Samples(), None)
 
 
 def step(
@@ -90,14 +82,15 @@ def step(
     ]  # fmt: skip
     names = [
         keys.job(spec.id), keys.ARRIVALS, keys.wake(api), keys.home(who.conversation),
-        keys.overflow(who.key_name, who.session or spec.id), keys.homes(home),
+        keys.overflow(who.key_name, who.session or spec.id), keys.homes(home), keys.lengths(whose(spec)),
+        keys.lengths(EVERYONE),
     ]  # fmt: skip
     home_ms = NO_HOME_MS if who.kind is Kind.WARM else limits.home_ms
     arguments: list[Argument] = [
         spec.id, spec.level, spec.wait_limit_ms, spec.wait_limit_ms + ENDED_LIFETIME_MS, limits.queue, home_ms,
         who.conversation, keys.LEVEL_WEIGHT, HOMES_COUNT_MS, len(fields) // 2, API_LIFETIME_MS, who.key_name, who.agent,
         limits.move_margin_ms, NEAR_MS, LOOKED_AT, keys.job(""), MOST_URGENT_LEVEL, URGENT_MS, home,
-        limits.urgent_share, ticket.head, ticket.tail, *fields,
+        limits.urgent_share, ticket.head, ticket.tail, _checked(known), *fields,
     ]  # fmt: skip
     for one in candidates:
         books = (keys.line, keys.running, keys.lease, keys.homes, keys.urgent, keys.holding, keys.control)
@@ -109,9 +102,17 @@ def step(
     return names, arguments
 
 
+def _checked(known: Known) -> str:
+    """The tokens that its home must still hold, '' when it was read just now."""
+    return str(known.home.tokens) if known.remembered and known.home else ""
+
+
 def outcome(answer: Sequence[Any], candidates: Sequence[Candidate], known: Known, retry_after_s: int) -> Admission:
-    """What the script answered. Raises QueueFull when every line is full, NoWorker when no candidate is alive."""
+    """What the script answered. Raises QueueFull when every line is full, NoWorker when no candidate is alive,
+    HomeMoved when `known` was remembered and is not true any more."""
     index = int(answer[0])
+    if index == HOME_MOVED:
+        raise HomeMoved("the conversation's home is another one by now")
     if index < 0:
         raise NoWorker("no worker is alive; start one with `corral worker`", retry_after_s=retry_after_s)
     if index == 0:
@@ -125,5 +126,6 @@ def outcome(answer: Sequence[Any], candidates: Sequence[Candidate], known: Known
     return Admission(worker, may_use_reserve=bool(answer[1]), cost_ms=int(answer[2]), waits=bool(answer[4]))
 
 
-def _samples(fields: Sequence[Any]) -> Samples:
+def samples(fields: Sequence[Any]) -> Samples:
+    """Lengths as the store keeps them."""
     return Samples(*(float(value or 0) for value in fields))

@@ -9,6 +9,8 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 
 import structlog
@@ -16,9 +18,10 @@ import structlog
 from infra import keys
 from infra.errors import BrokerDown, NoWorker, PromptTooLong
 from infra.observability import stages
+from scheduler.admitting import Admission, HomeMoved
 from scheduler.contract import ClusterView, Delta, Failed, Finished, Identity, JobSpec, Kind, Started, WorkerInfo
 from scheduler.follow import Feed, Follower
-from scheduler.forecast import Forecast
+from scheduler.forecast import Arrival, Forecast
 from scheduler.jobs import ENDED_LIFETIME_MS, Jobs
 from scheduler.membership import Membership
 from scheduler.policy import admission, placement
@@ -124,6 +127,16 @@ class Placed:
         return found is None
 
 
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A request that is let in: what is known of it, and where it may go."""
+
+    known: placement.Known
+    candidates: tuple[placement.Candidate, ...]
+    arrival: Arrival
+    retry_after_s: int
+
+
 class Dispatcher:
     """Brings jobs to workers. One per API process."""
 
@@ -161,26 +174,20 @@ class Dispatcher:
         """
         if not self._membership.fresh:
             raise BrokerDown("the broker does not answer", retry_after_s=5)
-        view = admission.serving(self.view, spec.request.model)
         until_s = asyncio.get_running_loop().time() + PLACING_LIMIT_S
         async with _in_time(until_s):
-            known, candidates = await self._candidates(spec, only)
-            retry_after_s = admission.retry_after_s(view, self.usual_answer_s)
-            if not candidates:
-                raise NoWorker(admission.why_none(view), retry_after_s=retry_after_s)
-            arrival = await self.forecast.let_in(spec, view, candidates, self.usual_answer_s)
+            entry = await self._enter(spec, only)
         async with self._follower.follow(keys.stream(spec.id)) as feed:
             stages.mark("placed")
-            placed = self._hold(self._placed(spec, candidates[0].worker, feed))
+            placed = self._hold(self._placed(spec, entry.candidates[0].worker, feed))
             refused = True
             try:
                 # Inside: an admission that fails or is cancelled may have taken place all the same.
                 async with _in_time(until_s):
-                    ticket = self._tickets.written(spec.id, spec.identity.agent, spec.level)
-                    admitted = await self._jobs.admit(spec, candidates, retry_after_s, known, ticket=ticket)
+                    entry, admitted = await self._admitted(spec, entry, only)
                     placed.worker, placed.may_use_reserve = admitted.worker, admitted.may_use_reserve
                     placed.eta_ms = await self.forecast.took(
-                        arrival, known.length, admitted.worker, waits=admitted.waits
+                        entry.arrival, entry.known.length, admitted.worker, waits=admitted.waits
                     )
                     stages.mark("admitted")
                 refused = False
@@ -188,14 +195,36 @@ class Dispatcher:
             finally:
                 await self._end(placed, REFUSING_LIMIT_S if refused else None)
 
+    async def _enter(self, spec: JobSpec, only: str | None, *, fresh: bool = False) -> "_Entry":
+        view = admission.serving(self.view, spec.request.model)
+        known, candidates = await self._candidates(spec, only, fresh=fresh)
+        retry_after_s = admission.retry_after_s(view, self.usual_answer_s)
+        if not candidates:
+            raise NoWorker(admission.why_none(view), retry_after_s=retry_after_s)
+        arrival = await self.forecast.let_in(spec, view, candidates, self.usual_answer_s)
+        return _Entry(known, candidates, arrival, retry_after_s)
+
+    async def _admitted(self, spec: JobSpec, entry: "_Entry", only: str | None) -> tuple["_Entry", Admission]:
+        """What it was admitted as, and to which worker."""
+        ticket = self._tickets.written(spec.id, spec.identity.agent, spec.level)
+        try:
+            return entry, await self._jobs.admit(
+                spec, entry.candidates, entry.retry_after_s, entry.known, ticket=ticket
+            )
+        except HomeMoved:  # another process had its turn, or the cluster moved it
+            entry = await self._enter(spec, only, fresh=True)
+            return entry, await self._jobs.admit(
+                spec, entry.candidates, entry.retry_after_s, entry.known, ticket=ticket
+            )
+
     def _placed(self, spec: JobSpec, worker: str, feed: Feed) -> Placed:
-        again = Resubmitting(feed, self._jobs, self._tickets, self._candidates)
+        again = Resubmitting(feed, self._jobs, self._tickets, partial(self._candidates, fresh=True))
         return Placed(spec, worker, feed, self._jobs, self.forecast.accuracy, again)
 
     async def _candidates(
-        self, spec: JobSpec, only: str | None = None
+        self, spec: JobSpec, only: str | None = None, *, fresh: bool = False
     ) -> tuple[placement.Known, tuple[placement.Candidate, ...]]:
-        known = await self._jobs.known(spec)
+        known = await self._jobs.known(spec, fresh=fresh)
         fleet = self._fleets.of(self.view, spec.request.model)
         if only is not None:
             return known, placement.only(fleet, known, only)

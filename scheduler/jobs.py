@@ -20,8 +20,9 @@ from scheduler import admitting, scripts
 from scheduler.admitting import API_LIFETIME_MS, ENDED_LIFETIME_MS, URGENT_MS, Admission, Limits
 from scheduler.attempts import LIVES_ON_MS, WAITS_AT_LEAST_MS, requeue_arguments, requeue_keys
 from scheduler.contract import Delta, JobSpec, encode_deltas
-from scheduler.policy.claiming import MOST_URGENT_LEVEL, agent_name
-from scheduler.policy.placement import Candidate, Known
+from scheduler.policy.claiming import MOST_URGENT_LEVEL
+from scheduler.policy.placement import Candidate, Home, Known
+from scheduler.remembered import EVERYONE, Remembered, known_of, whose
 from scheduler.ticket import NO_TICKET, Ticket
 
 __all__ = ["API_LIFETIME_MS", "ENDED_LIFETIME_MS", "Admission", "Jobs", "Limits"]
@@ -33,8 +34,9 @@ WAKES = 64  # of a stream that is read all the time
 class Jobs:
     """The store of records and lines. All methods raise BrokerDown when Redis does not answer."""
 
-    def __init__(self, redis: Redis, api: str, limits: Limits) -> None:
+    def __init__(self, redis: Redis, api: str, limits: Limits, remembered: Remembered | None = None) -> None:
         self._redis = redis
+        self._remembered = remembered or Remembered()
         self._api = api
         self._limits = limits
         self._admit = redis.register_script(scripts.text("admit"))
@@ -58,16 +60,23 @@ class Jobs:
         """Share of a worker's slots that is kept for the urgent levels while such jobs come."""
         return self._limits.urgent_share
 
-    async def known(self, spec: JobSpec) -> Known:
-        """What is remembered of the job's conversation and of answers like its own; one round trip."""
-        who = spec.identity
+    async def known(self, spec: JobSpec, *, fresh: bool = False) -> Known:
+        """What is known of the job's conversation and of answers like its own; one round trip, or none where this
+        process remembers it and needs nothing `fresh`."""
+        if not fresh and (remembered := self._remembered.known(spec)) is not None:
+            return remembered
+        conversation = spec.identity.conversation
         pipeline = self._redis.pipeline(transaction=False)
-        pipeline.hmget(keys.home(who.conversation), "worker", "tokens", "used_ms")
-        for whom in (f"{who.kind}:{agent_name(who.key_name, who.agent)}", "all"):
+        pipeline.hmget(keys.home(conversation), "worker", "tokens", "used_ms")
+        for whom in (whose(spec), EVERYONE):
             pipeline.hmget(keys.lengths(whom), "n", "mean", "m2")
         with broker_errors():
-            home, own, everyone = await pipeline.execute()
-        return admitting.known_of(spec, home, own, everyone)
+            (worker, tokens, used_ms), *lengths = await pipeline.execute()
+        home = Home(worker.decode(), int(tokens or 0), int(used_ms or 0)) if worker else None
+        own, everyone = map(admitting.samples, lengths)
+        self._remembered.lives(conversation, home)
+        self._remembered.lengths(spec, own, everyone)
+        return known_of(spec, own, everyone, home)
 
     async def admit(
         self,
@@ -83,13 +92,17 @@ class Jobs:
 
         Its attempts are numbered after `attempts_before`.
 
-        Raises QueueFull (with `retry_after_s`) when every line is full, NoWorker when no candidate is alive.
+        Raises QueueFull (with `retry_after_s`) when every line is full, NoWorker when no candidate is alive, HomeMoved
+        when `known` was remembered and is not true any more.
         """
         known = known or admitting.unknown(spec)
         names, arguments = admitting.step(spec, self._api, self._limits, known, candidates, attempts_before, ticket)
         with broker_errors():
             answer: Any = await self._admit(names, arguments)
-        return admitting.outcome(answer, candidates, known, retry_after_s)
+        admission = admitting.outcome(answer, candidates, known, retry_after_s)
+        if len(answer) > admitting.LENGTHS_AT:
+            self._remembered.lengths(spec, *map(admitting.samples, answer[admitting.LENGTHS_AT :]))
+        return admission
 
     async def announce(self) -> None:
         """Say that this API process lives; the jobs of one that is silent for API_LIFETIME_MS are given up.

@@ -19,6 +19,8 @@ from infra.redis_client import being_cancelled, broker_errors
 from scheduler import scripts
 from scheduler.policy.chain import Chain
 from scheduler.policy.misses import Cause, Turn
+from scheduler.policy.placement import Home
+from scheduler.remembered import Remembered
 
 WHY_LIFETIME_MS = 3_600_000
 WHYS_KEPT = 20
@@ -45,9 +47,10 @@ class Kept:
 class Turns:
     """The store of turns. `last`, `keep`, `why` and `whys` raise BrokerDown; `totals` never waits."""
 
-    def __init__(self, redis: Redis, lifetime_s: float) -> None:
+    def __init__(self, redis: Redis, lifetime_s: float, remembered: Remembered | None = None) -> None:
         """A turn is remembered for `lifetime_s`, as long as a conversation's home."""
         self._redis = redis
+        self._remembered = remembered or Remembered()
         self._lifetime_ms = int(lifetime_s * 1000)
         self._recall = redis.register_script(scripts.text("recall"))
         self._keep = redis.register_script(scripts.text("keep"))
@@ -69,6 +72,7 @@ class Turns:
     async def keep(self, kept: Kept) -> None:
         """Remember an answer that has ended; one command."""
         turn = kept.turn
+        tokens = turn.prompt_tokens + turn.output_tokens
         names = [
             keys.turn(turn.conversation), keys.latest(kept.line), keys.why(turn.request), keys.whys(kept.agent),
             keys.MISSES, keys.home(turn.conversation),
@@ -76,10 +80,11 @@ class Turns:
         arguments: list[str | bytes | int] = [
             turn.request, turn.conversation, encode_turn(turn), self._lifetime_ms, orjson.dumps(kept.why),
             WHY_LIFETIME_MS, WHYS_KEPT, kept.cause.value, kept.lost_tokens, kept.lost_ms, turn.worker, kept.slot,
-            turn.prompt_tokens + turn.output_tokens,
+            tokens,
         ]  # fmt: skip
         with broker_errors():
-            await self._keep(names, arguments)
+            used_ms: Any = await self._keep(names, arguments)
+        self._remembered.lives(turn.conversation, Home(turn.worker, tokens, used_ms) if used_ms else None)
 
     async def why(self, request_id: str) -> Why | None:
         """The account of a request of the last hour."""

@@ -1,6 +1,7 @@
 -- Place a job: choose the worker that answers it soonest, write its record, add it to the line there, lay its ticket,
 -- give it its home, wake its reader, and tell the worker when it keeps a slot free.
 -- KEYS  1 job  2 arrivals  3 wake stream of the API  4 home  5 overflow mark  6 homes of the home that was known
+--       7 lengths of answers like its own  8 lengths of all
 --       then for each candidate: line, running, lease, homes, urgent, holding, control, its
 --       list of tickets of this level
 -- ARGV  1 job id  2 level  3 wait limit (ms)  4 time to live (ms)  5 longest line  6 home lifetime (ms; 0: it gets no home)
@@ -9,15 +10,16 @@
 --       16 jobs of a line that are looked at  17 prefix of job keys  18 least urgent of the urgent levels
 --       19 slots are kept for these levels for (ms)  20 home that was known, or ''  21 share of the slots that is kept
 --       22 ticket up to the worker's name, '' for none  23 what follows the name in it
+--       24 tokens that the home must still hold, '' when they were read just now
 --       then the record's fields and values, then for each candidate: name, limit of homes (-1: none), slots, 1 when it is
 --       the home, prefill (ms), displaced (ms), prefill of a token (ms), new tokens, expected service (ms)
 -- Returns {1-based index of the candidate, 1 when the job may use the reserve of the window, its cost, cost of the home
--- or '', 1 when no slot there is free for it}, or {0} when every line is full, {-1} when none is alive (one that is drained or being stopped is not).
+-- or '', 1 when no slot there is free for it, lengths of answers like its own, of all}, {-2} when its home is another one, or {0} when every line is full, {-1} when none is alive (one that is drained or being stopped is not).
 -- Invariant: load is looked at and taken in one step, so several API processes never over-admit. Asked twice for the
 -- same job (a retried command) it answers as the first time. What a home says of tokens and slot is its worker's.
 -- The choice is that of `policy/placement.py`, held equal by a test.
 -- The records' keys are made from names found in lines, so they cannot be passed in KEYS.
-local FIXED_KEYS, KEYS_EACH, FIXED_ARGS, ARGS_EACH = 6, 8, 23, 9
+local FIXED_KEYS, KEYS_EACH, FIXED_ARGS, ARGS_EACH = 8, 8, 24, 9
 local known = redis.call('HMGET', KEYS[1], 'worker', 'reserve')
 local fields = tonumber(ARGV[10])
 local first = FIXED_ARGS + 1 + 2 * fields
@@ -170,8 +172,17 @@ local function take(c, home_cost)
   tell(c)
   redis.call('XADD', KEYS[3], 'MAXLEN', '~', 64, '*', 'job', ARGV[1])
   redis.call('PEXPIRE', KEYS[3], ARGV[11])
-  return {c.index, reserve, string.format('%.0f', c.cost), home_cost, c.wait > 0 and 1 or 0}
+  return {c.index, reserve, string.format('%.0f', c.cost), home_cost, c.wait > 0 and 1 or 0,
+    redis.call('HMGET', KEYS[7], 'n', 'mean', 'm2'), redis.call('HMGET', KEYS[8], 'n', 'mean', 'm2')}
 end
+
+local function home_moved()
+  if known[1] or ARGV[24] == '' then return false end
+  local r = redis.call('HMGET', KEYS[4], 'worker', 'tokens')
+  return r[1] ~= ARGV[20] or r[2] ~= ARGV[24]
+end
+
+if home_moved() then return {-2} end
 
 local open, alive, home, best = {}, false, nil, nil
 for i = 1, count do

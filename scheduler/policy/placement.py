@@ -36,7 +36,8 @@ class Home:
 class Known:
     """What is known of a job before it is placed. `agent` is its name among those of all keys (`claiming.agent_name`).
 
-    `prompt_tokens` is an estimate, `length` how many tokens its answer is likely to have.
+    `prompt_tokens` is an estimate, `length` how many tokens its answer is likely to have. `remembered`: it was so
+    lately; the admission looks whether the home is still the same.
     """
 
     conversation: str
@@ -45,6 +46,7 @@ class Known:
     prompt_tokens: int
     length: Length = UNKNOWN
     home: Home | None = None
+    remembered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
