@@ -104,7 +104,6 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     dispatcher = Dispatcher(membership, jobs, tickets, follower, settings.load_bound, forecast)
     sharing = _sharing(settings, dispatcher, Raising(redis, tickets))
     turns = Turns(redis, settings.home_lifetime_s, remembered)
-    explainer = Explainer(turns, dispatcher)
     closing = Closing(settings.drain_s)
     warming = Warming(app.state.bases, dispatcher, Warmups(redis), closing)
     app.state.house = House(
@@ -116,7 +115,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         sharing=sharing,
         counts=Counts(redis, follower, api, membership),
         turns=turns,
-        explainer=explainer,
+        explainer=Explainer(turns, dispatcher),
         closing=closing,
         tally=Tally(),
         draining=Draining(redis),
