@@ -61,6 +61,9 @@ class Answer:
         self.explanation = house.explainer.follow(call, request_id)
         self.job_id = placed.spec.id
         self.started: Started | None = None
+        self.attempts = 0  # that have begun
+        self.continued = False  # an attempt began when a part had been told
+        self.first_s: float | None = None  # when the first token came, on the monotonic clock
         self.finished: Finished | None = None
         self.failure: CorralError | None = None
 
@@ -156,6 +159,8 @@ class Answer:
                 self.explanation.feed(delta)
             if isinstance(delta, Started):
                 self.started = delta
+                self.attempts += 1
+                self.continued = self.continued or self.first_s is not None
                 self._deadlines.begun()
                 self._house.counts.seen(self._call.request, delta.prompt_tokens)
                 stages.mark("started")
@@ -165,6 +170,7 @@ class Answer:
                 self.failure = error_of(delta)
                 raise self.failure
             else:
+                self.first_s = self.first_s or monotonic()
                 stages.mark("content")
         if not deltas:
             await self._broker.ask(self._look_after())

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import structlog
 
+from api import metrics
 from api.answer import Answer
 from api.protocol.request import Call
 from infra.errors import Cancelled, CorralError
@@ -45,6 +46,7 @@ class Record:
                 fields["retry_after_s"] = failure.retry_after_s
         write = log.info if outcome in ("done", "left") else log.warning
         write("request", **fields)
+        metrics.count(fields)
         if self.answer is not None:
             stages.end(self.answer.job_id)
 
@@ -72,8 +74,12 @@ class Record:
             fields |= {"job": self.answer.job_id, "worker": self.answer.worker, "shared": self.answer.shared}
             fields["eta_ms"] = self.answer.eta_ms
         if self.answer and (started := self.answer.started):
+            if self.answer.first_s is not None:
+                fields["first_ms"] = round((self.answer.first_s - self._began_s) * 1000)
             fields |= {
                 "attempt": started.attempt,
+                "retries": self.answer.attempts - 1,
+                "continued": self.answer.continued,
                 "slot": started.slot,
                 "queue_ms": started.queue_ms,
                 "prompt_tokens": started.prompt_tokens,

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from time import monotonic
 
+from infra.observability import metrics
 from scheduler.contract import Rates, StoreInfo
 from scheduler.policy.swap import Speeds
 
@@ -72,17 +73,20 @@ class Meter:
     def saved(self, size_bytes: int, tokens: int, took_ms: float) -> None:
         with self._lock:
             self._saves += 1
+            metrics.SAVES.observe(took_ms / 1000)
             self._save = _mean(self._save, size_bytes / max(took_ms, LEAST_MS) * 1000)
             self._bytes_per_token = _mean(self._bytes_per_token, size_bytes / max(1, tokens))
 
     def restored(self, size_bytes: int, took_ms: float) -> None:
         with self._lock:
             self._restores += 1
+            metrics.RESTORES.observe(took_ms / 1000)
             self._restore = _mean(self._restore, size_bytes / max(took_ms, LEAST_MS) * 1000)
 
     def failed(self) -> None:
         with self._lock:
             self._failures += 1
+            metrics.STORE_FAILURES.inc()
 
     def begin(self, speeds: Speeds) -> None:
         """Known from an earlier start; nothing was done yet."""

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from time import monotonic
 
 from infra.errors import EngineLost, Refused
+from infra.observability import metrics
 from scheduler.contract import Gone, Kind, SlotInfo, StopReason
 from scheduler.policy.chain import Chain, common_tokens
 from scheduler.policy.eviction import WORTHLESS_TOKENS, Holding, value, victim
@@ -254,6 +255,7 @@ class SlotTable:
             return
         if slot.owner is not None:
             self._remember(slot.owner, Gone.EVICTED)
+            metrics.EVICTIONS.inc()
         copied = any(other.owner == want.conversation for other in self.slots)
         slot.gone = Gone.COPY if copied else self._lost.pop(want.conversation, Gone.NEW)
         slot.owner = want.conversation

@@ -22,7 +22,7 @@ from infra.errors import (
     NoRoomForOutput,
     PromptTooLong,
 )
-from infra.observability import stages
+from infra.observability import metrics, stages
 from scheduler.claims import Claims, SlotKept
 from scheduler.contract import ClaimedJob, Delta, Finished, Rates, Started
 from scheduler.packing import unpack_with_chain
@@ -76,9 +76,12 @@ class Work:
                 self._running.job(job.id),
             ):
                 self._answer(job, answer)
+            metrics.ATTEMPTS.labels("done").inc()
         except (Cancelled, Fenced):
+            metrics.ATTEMPTS.labels("stopped").inc()
             bound.info("job_stopped")
         except Exception as error:
+            metrics.ATTEMPTS.labels("failed").inc()
             bound.warning("job_failed", error=type(error).__name__, reason=_reason(error))
         finally:
             stages.end(job.id)

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.acceptance
 ANNA, BERT = "key-of-anna-5fb1c0", "key-of-bert-77ae93"
 GOOD = body(user("say 3 words"))
 COMMAND = "from infra.cli.main import main; main()"
-GUARDED = ["/v1/models", "/v1/models/any", "/v1/status"]
+GUARDED = ["/v1/models", "/v1/models/any", "/v1/status", "/metrics"]
 
 
 @pytest.fixture(scope="module")

@@ -29,6 +29,7 @@ from infra.config import Settings
 from infra.errors import StartError
 from infra.model_setting import HfModel
 from infra.network import free_port
+from infra.observability import metrics
 from scheduler.policy import restarting
 from workers.llama import command, engine_log, pid_file
 from workers.llama.command import Engine
@@ -184,6 +185,7 @@ class EngineProcess:
 
     def _failed(self, failures: int, reason: str) -> float:
         """Says so; returns how long to rest."""
+        metrics.ENGINE_FAILURES.inc()
         after = self._settings.sick_after
         pause_s = restarting.pause_s(failures, after, memory=engine_log.MEMORY_REMEDY in reason)
         if restarting.sick(failures, after):
