@@ -5,6 +5,7 @@ sees it when it is asked.
 Never: asks the broker; names and buckets (`infra.observability.metrics`).
 """
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
@@ -13,6 +14,7 @@ from typing import Any
 from fastapi import APIRouter
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import Response
@@ -31,10 +33,18 @@ async def show(request: Request) -> Response:
     """All counters of this process, and the cluster's gauges; a second old while the broker answers."""
     house: House = request.app.state.house
     house.keyring.caller(request.headers)
+    cluster = CollectorRegistry()
+    cluster.register(_Cluster(house))
+    return Response(generate_latest(_counters()) + generate_latest(cluster), media_type=CONTENT_TYPE_LATEST)
+
+
+def _counters() -> CollectorRegistry:
+    """Those of this process, or of all processes behind one port."""
+    if not os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
+        return metrics.API
     registry = CollectorRegistry()
-    registry.register(_Cluster(house))
-    text = generate_latest(metrics.API) + generate_latest(registry)
-    return Response(text, media_type=CONTENT_TYPE_LATEST)
+    MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+    return registry
 
 
 def count(line: Mapping[str, Any]) -> None:

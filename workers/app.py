@@ -29,7 +29,7 @@ from scheduler.contract import TASK_NAME, ClaimedJob
 from scheduler.queue import Tickets
 from scheduler.rules import rules_of
 from scheduler.stream import Append, Flusher
-from workers import pool
+from workers import metrics, pool
 from workers.attempts import Attempts
 from workers.counting import count_forever
 from workers.drain import SAVE_LIMIT_S, Drain
@@ -59,6 +59,7 @@ def serve(settings: Settings) -> None:
     drain = Drain(serving, running)
     heartbeat.on_drain = drain.told
     with ExitStack() as house:
+        house.enter_context(metrics.served(settings))
         house.enter_context(heartbeat)
         house.enter_context(_engine(serving, heartbeat, running, settings.engine_start_timeout_s))
         flusher = house.enter_context(Flusher(settings.delta_batch_ms))

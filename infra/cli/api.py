@@ -5,6 +5,7 @@ Never: spreads connections over them: each listens on the port itself (SO_REUSEP
 """
 
 import math
+import shutil
 import time
 from typing import Annotated
 
@@ -44,17 +45,27 @@ def processes(settings: Settings) -> list[Part]:
     """The API's processes, each with a name and a log of its own. One of several may die and come back."""
     several = settings.api_workers > 1
     names = [f"api-{number}" for number in range(1, settings.api_workers + 1)] if several else [settings.api_name]
+    counters = _shared_counters(settings) if several else {}
     return [
         Part(
             f"API {name.removeprefix('api-')}" if several else "API",
             Stage.API,
             parts.API,
-            parts.environment(settings, api_name=name),
+            parts.environment(settings, api_name=name) | counters,
             settings.data_dir / "logs" / f"{name}.log",
             restartable=several,
         )
         for name in names
     ]
+
+
+def _shared_counters(settings: Settings) -> dict[str, str]:
+    """Whichever process answers /metrics tells the counters of all: they are in files, as prometheus-client keeps them.
+    A new start begins at zero."""
+    folder = settings.data_dir / "metrics"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    return {"PROMETHEUS_MULTIPROC_DIR": str(folder)}
 
 
 def _serve(settings: Settings) -> int:

@@ -21,12 +21,13 @@ MOST_WORKERS = 64
 @dataclass(frozen=True)
 class WorkerPlan:
     """One worker: its name in the cluster, its cards as a setting, its engine's threads. `size`: slots and window,
-    where the settings leave them open."""
+    where the settings leave them open. `metrics_port`: 0 for none."""
 
     name: str
     gpu: str
     threads: int
     size: Plan | None = None
+    metrics_port: int = 0
 
 
 def workers(loaded: Loaded, wanted: str, cards: Sequence[str], cores: int) -> tuple[WorkerPlan, ...]:
@@ -38,7 +39,9 @@ def workers(loaded: Loaded, wanted: str, cards: Sequence[str], cores: int) -> tu
     count = _count(wanted, 1 if settings.gpu else max(1, len(cards)))
     threads = settings.threads or max(1, (cores - 1) // count)
     names = _names(loaded, count)
-    return tuple(WorkerPlan(n, g, threads) for n, g in zip(names, assign(settings.gpu, cards, count), strict=True))
+    ports = [settings.metrics_port and settings.metrics_port + number for number in range(count)]
+    given = zip(names, assign(settings.gpu, cards, count), ports, strict=True)
+    return tuple(WorkerPlan(name, gpu, threads, metrics_port=port) for name, gpu, port in given)
 
 
 def assign(given: str, cards: Sequence[str], count: int) -> list[str]:
@@ -73,5 +76,12 @@ def _names(loaded: Loaded, count: int) -> list[str]:
 
 def worker_settings(settings: Settings, plan: WorkerPlan) -> Settings:
     """The settings of one worker's process."""
-    own = settings.model_copy(update={"worker_name": plan.name, "gpu": plan.gpu, "threads": plan.threads})
+    own = settings.model_copy(
+        update={
+            "worker_name": plan.name,
+            "gpu": plan.gpu,
+            "threads": plan.threads,
+            "metrics_port": plan.metrics_port,
+        }
+    )
     return sizing.with_plan(own, plan.size) if plan.size else own

@@ -122,6 +122,22 @@ def test_several_that_stand_alone_are_looked_after_and_end_with_their_command(tm
         wait_for(lambda: not corral.left(), "the processes to die with their command")
 
 
+def test_whichever_process_is_asked_tells_the_counters_of_all(tmp_path: Path, broker: Broker) -> None:
+    with Corral(tmp_path, {"CORRAL_REDIS_URL": broker.url, "CORRAL_DATA_DIR": str(tmp_path / "data")}) as corral:
+        child = corral.run("api", "--workers", "2", "--port", "0")
+        until_said(child, "API: 2 processes on")
+        found = re.search(r"on (http://\S+),", said(child))
+        assert found is not None
+        wait_for(lambda: lives(found[1]), "the port to answer", 30)
+        for _ in range(SURE):  # on connections of their own, which the kernel spreads
+            assert httpx.post(f"{found[1]}/v1/messages", json={}, trust_env=False).status_code == 400
+        told = [httpx.get(f"{found[1]}/metrics", trust_env=False).text for _ in range(SURE)]
+        counted = [
+            re.findall(r'^corral_refusals_total{reason="bad_request"} (\S+)$', one, re.MULTILINE) for one in told
+        ]
+        assert counted == [[str(float(SURE))]] * SURE
+
+
 def lives(url: str) -> bool:
     try:
         return httpx.get(f"{url}/live", trust_env=False).is_success
