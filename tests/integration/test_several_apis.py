@@ -131,11 +131,9 @@ def test_whichever_process_is_asked_tells_the_counters_of_all(tmp_path: Path, br
         wait_for(lambda: lives(found[1]), "the port to answer", 30)
         for _ in range(SURE):  # on connections of their own, which the kernel spreads
             assert httpx.post(f"{found[1]}/v1/messages", json={}, trust_env=False).status_code == 400
+        line = re.compile(r'^corral_refusals_total{reason="bad_request"} (\S+)$', re.MULTILINE)
         told = [httpx.get(f"{found[1]}/metrics", trust_env=False).text for _ in range(SURE)]
-        counted = [
-            re.findall(r'^corral_refusals_total{reason="bad_request"} (\S+)$', one, re.MULTILINE) for one in told
-        ]
-        assert counted == [[str(float(SURE))]] * SURE
+        assert [line.findall(one) for one in told] == [[str(float(SURE))]] * SURE
 
 
 def lives(url: str) -> bool:

@@ -34,6 +34,6 @@ def test_without_a_port_nothing_listens() -> None:
 def test_a_taken_port_is_told_in_one_sentence() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(StartError, match=f"cannot listen on 127.0.0.1:{port}: .*; set another metrics_port"):
-            with metrics.served(Settings(metrics_port=port)):
-                pass
+        words = f"cannot listen on 127.0.0.1:{port}: .*; set another metrics_port"
+        with pytest.raises(StartError, match=words), metrics.served(Settings(metrics_port=port)):
+            pass

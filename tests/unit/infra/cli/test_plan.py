@@ -53,6 +53,13 @@ def test_threads_leave_a_core_free_and_are_never_none(cores: int, count: int) ->
     assert sum(threads) <= max(count, cores - 1)
 
 
+def test_each_worker_has_a_port_for_its_metrics_or_none_has() -> None:
+    for port, ports in (("0", [0, 0, 0]), ("9100", [9100, 9101, 9102])):
+        settings = loaded(metrics_port=port)
+        staff = plan.workers(settings, "3", (), 8)
+        assert [plan.worker_settings(settings.settings, one).metrics_port for one in staff] == ports
+
+
 def test_threads_that_are_set_are_kept() -> None:
     assert plan.workers(loaded(threads="3"), "2", (), 64)[1].threads == 3
 
