@@ -64,6 +64,7 @@ class Answer:
         self.attempts = 0  # that have begun
         self.continued = False  # an attempt began when a part had been told
         self.first_s: float | None = None  # when the first token came, on the monotonic clock
+        self.pieces = 0  # of the answer that have come; most are a token
         self.finished: Finished | None = None
         self.failure: CorralError | None = None
 
@@ -171,6 +172,7 @@ class Answer:
                 raise self.failure
             else:
                 self.first_s = self.first_s or monotonic()
+                self.pieces += 1
                 stages.mark("content")
         if not deltas:
             await self._broker.ask(self._look_after())

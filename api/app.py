@@ -25,7 +25,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api import drains, health, messages, metrics, models, why
+from api import drains, health, messages, metrics, models, ui, why
 from api.auth import Keyring
 from api.closing import Closing
 from api.connection import Connection
@@ -33,6 +33,7 @@ from api.ending import end
 from api.errors import reply_for
 from api.explaining import Explainer
 from api.house import House, reading_of
+from api.ledger import Ledger
 from api.messages import JsonResponse
 from api.protocol.base import base_of
 from api.tally import Tally
@@ -78,7 +79,7 @@ def create_app(settings: Settings) -> FastAPI:
     app = FastAPI(title="Corral", lifespan=_lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.state.settings, app.state.keys = settings, api_keys
     app.state.bases = [base_of(file, reading_of(settings)) for file in warm_files.read(settings.warm)]
-    for router in (messages.router, models.router, health.router, why.router, drains.router, metrics.router):
+    for router in (messages.router, models.router, health.router, why.router, drains.router, metrics.router, ui.router):
         app.include_router(router)
     app.add_exception_handler(CorralError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_error)
@@ -119,6 +120,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         closing=closing,
         tally=Tally(),
         draining=Draining(redis),
+        ledger=Ledger(),
     )
     log.info("serving", host=settings.host, port=settings.port)
     try:

@@ -66,6 +66,11 @@ async def status(request: Request) -> JsonResponse:
     cause; a second old while the broker answers. All that is said of one worker's line is of one look at it."""
     house: House = request.app.state.house
     house.keyring.caller(request.headers)
+    return JsonResponse(await snapshot(house))
+
+
+async def snapshot(house: House) -> dict[str, Any]:
+    """What `status` answers."""
     forecast = house.dispatcher.forecast
     shown_lines = await forecast.shown(house.view)
     # Nothing is waited for in between: these are the looks that the lines were shown by.
@@ -82,7 +87,7 @@ async def status(request: Request) -> JsonResponse:
         "misses": house.turns.totals,
     }
     wait = {**forecast.figures(house.models()), "in_vain": house.tally.in_vain}
-    return JsonResponse({**shown, "coalesced": house.sharing.coalesced, "wait": wait})
+    return {**shown, "coalesced": house.sharing.coalesced, "wait": wait}
 
 
 def _worker(worker: WorkerView, seen: Outlook | None, line: list[dict[str, Any]]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from api.auth import Keyring
 from api.closing import Closing
 from api.explaining import Explainer
+from api.ledger import Ledger
 from api.protocol.request import Reading
 from api.tally import Tally
 from infra.config import Settings
@@ -37,6 +38,7 @@ class House:
     closing: Closing
     tally: Tally
     draining: Draining
+    ledger: Ledger
 
     @property
     def reading(self) -> Reading:

@@ -33,7 +33,7 @@ async def create_message(request: Request) -> Response:
     """The floor plan. Everything entered on the way is left again at the end, or when the client hangs up."""
     house: House = request.app.state.house
     async with AsyncExitStack() as rooms:
-        record = rooms.enter_context(Record(request.state.request_id))
+        record = rooms.enter_context(Record(request.state.request_id, house.ledger))
         call = record.call = await _receive(request, house)
         held = await rooms.enter_async_context(house.sharing.submit(_job(call, house)))
         answer = record.answer = Answer(call, record.request_id, held, house)

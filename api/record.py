@@ -12,6 +12,7 @@ import structlog
 
 from api import metrics
 from api.answer import Answer
+from api.ledger import Ledger
 from api.protocol.request import Call
 from infra.errors import Cancelled, CorralError
 from infra.observability import stages
@@ -22,8 +23,9 @@ log = structlog.get_logger("request")
 class Record:
     """A context manager; leaving it writes the line."""
 
-    def __init__(self, request_id: str) -> None:
+    def __init__(self, request_id: str, ledger: Ledger) -> None:
         self.request_id = request_id
+        self._ledger = ledger
         self.call: Call | None = None
         self.answer: Answer | None = None
         self._began_s = monotonic()
@@ -31,6 +33,7 @@ class Record:
     def __enter__(self) -> Self:
         stages.begin()
         stages.mark("arrived")
+        self._ledger.began(self.request_id, self)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
@@ -47,8 +50,20 @@ class Record:
         write = log.info if outcome in ("done", "left") else log.warning
         write("request", **fields)
         metrics.count(fields)
+        self._ledger.ended(self.request_id, fields)
         if self.answer is not None:
             stages.end(self.answer.job_id)
+
+    def live(self) -> dict[str, Any]:
+        """The fields that are known already, how long it has been here, and how fast its answer comes."""
+        now_s = monotonic()
+        fields = {"request_id": self.request_id, **self._who(), **self._what()}
+        fields["took_ms"] = round((now_s - self._began_s) * 1000)
+        if self.answer and self.answer.first_s is not None:
+            told_s = now_s - self.answer.first_s
+            fields["told"] = self.answer.pieces
+            fields["per_s"] = round(self.answer.pieces / told_s, 1) if told_s > 0 else 0.0
+        return fields
 
     def _outcome(self, failure: BaseException | None) -> str:
         if failure is None:
