@@ -33,10 +33,8 @@ from api.ending import end
 from api.errors import reply_for
 from api.explaining import Explainer
 from api.house import House, reading_of
-from api.ledger import Ledger
 from api.messages import JsonResponse
 from api.protocol.base import base_of
-from api.tally import Tally
 from api.warming import Warming
 from infra import config, entry, keys, warm_files
 from infra.celery_app import build
@@ -118,9 +116,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         turns=turns,
         explainer=Explainer(turns, dispatcher),
         closing=closing,
-        tally=Tally(),
         draining=Draining(redis),
-        ledger=Ledger(),
     )
     log.info("serving", host=settings.host, port=settings.port)
     try:

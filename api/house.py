@@ -3,7 +3,7 @@
 Owns: nothing but the names. Never: makes a client, reads a setting.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from api.auth import Keyring
 from api.closing import Closing
@@ -36,9 +36,9 @@ class House:
     turns: Turns
     explainer: Explainer
     closing: Closing
-    tally: Tally
     draining: Draining
-    ledger: Ledger
+    tally: Tally = field(default_factory=Tally)
+    ledger: Ledger = field(default_factory=Ledger)
 
     @property
     def reading(self) -> Reading:

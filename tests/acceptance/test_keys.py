@@ -18,7 +18,7 @@ pytestmark = pytest.mark.acceptance
 ANNA, BERT = "key-of-anna-5fb1c0", "key-of-bert-77ae93"
 GOOD = body(user("say 3 words"))
 COMMAND = "from infra.cli.main import main; main()"
-GUARDED = ["/v1/models", "/v1/models/any", "/v1/status", "/metrics"]
+GUARDED = ["/v1/models", "/v1/models/any", "/v1/status", "/metrics", "/ui/events"]
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def test_a_bad_body_with_a_bad_key_hears_of_the_key_first(cluster: Cluster) -> N
     assert answer.status_code == 401
 
 
-@pytest.mark.parametrize("path", ["/", "/api/hello", "/live", "/ready"])
+@pytest.mark.parametrize("path", ["/", "/api/hello", "/live", "/ready", "/ui", "/ui/ui.js"])
 def test_first_looks_need_no_key(cluster: Cluster, path: str) -> None:
     assert cluster.http.get(path).status_code == 200
 

@@ -9,6 +9,7 @@ import pytest
 from fastapi import FastAPI
 
 from api import messages, models
+from api.ledger import Ledger
 from api.protocol.request import Reading
 from api.receiving import INLINE_BYTES
 from infra.errors import BadRequest
@@ -22,6 +23,7 @@ HOUSE = SimpleNamespace(
     reading=Reading(),
     model=lambda: "m",
     models=lambda: ["m"],
+    ledger=Ledger(),
 )
 
 
