@@ -34,7 +34,7 @@ async def show(request: Request) -> Response:
     house: House = request.app.state.house
     house.keyring.caller(request.headers)
     cluster = CollectorRegistry()
-    cluster.register(_Cluster(house))
+    cluster.register(Cluster(house))
     return Response(generate_latest(_counters()) + generate_latest(cluster), media_type=CONTENT_TYPE_LATEST)
 
 
@@ -78,7 +78,7 @@ def _count_started(line: Mapping[str, Any], where: tuple[str, str, str], level: 
         metrics.CONTINUED.labels(worker).inc()
 
 
-class _Cluster(Collector):
+class Cluster(Collector):
     """What one process sees of the cluster."""
 
     def __init__(self, house: House) -> None:
