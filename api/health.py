@@ -66,11 +66,11 @@ async def status(request: Request) -> JsonResponse:
     cause; a second old while the broker answers. All that is said of one worker's line is of one look at it."""
     house: House = request.app.state.house
     house.keyring.caller(request.headers)
-    return JsonResponse(await snapshot(house))
+    return JsonResponse(await snapshot(house, requests="requests" in request.query_params))
 
 
-async def snapshot(house: House) -> dict[str, Any]:
-    """What `status` answers."""
+async def snapshot(house: House, *, requests: bool) -> dict[str, Any]:
+    """What `status` answers; with `requests` also which ones this process answers now and answered lately."""
     forecast = house.dispatcher.forecast
     shown_lines = await forecast.shown(house.view)
     # Nothing is waited for in between: these are the looks that the lines were shown by.
@@ -87,6 +87,7 @@ async def snapshot(house: House) -> dict[str, Any]:
         "misses": house.turns.totals,
     }
     wait = {**forecast.figures(house.models()), "in_vain": house.tally.in_vain}
+    shown |= {"running": house.ledger.running(), "recent": house.ledger.recent()} if requests else {}
     return {**shown, "coalesced": house.sharing.coalesced, "wait": wait}
 
 

@@ -7,7 +7,6 @@ Never: draws (`pages/ui.js` does); waits for a broker that does not answer.
 import asyncio
 from collections.abc import AsyncIterator
 from importlib.resources import files
-from typing import Any
 
 import orjson
 from fastapi import APIRouter
@@ -56,10 +55,5 @@ def _file(name: str) -> Response:
 
 async def _snapshots(request: Request, house: House) -> AsyncIterator[bytes]:
     while not house.closing.begun and not await request.is_disconnected():
-        yield b"data: " + orjson.dumps(await _snapshot(house)) + b"\n\n"
+        yield b"data: " + orjson.dumps(await snapshot(house, requests=True)) + b"\n\n"
         await asyncio.sleep(EVERY_S)
-
-
-async def _snapshot(house: House) -> dict[str, Any]:
-    now = {"running": house.ledger.running(), "recent": house.ledger.recent()}
-    return {**await snapshot(house), **now}

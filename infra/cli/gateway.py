@@ -95,12 +95,41 @@ class Wait(Answer):
     moved: int = 0
 
 
+class Running(Answer):
+    """A request that has not ended; what is not known yet is None. `told` are the pieces of its answer so far."""
+
+    agent: str = ""
+    worker: str = ""
+    slot: int | None = None
+    queue_ms: int | None = None
+    prompt_tokens: int | None = None
+    cached_tokens: int = 0
+    took_ms: int = 0
+    told: int = 0
+    per_s: float = 0.0
+
+
+class Ended(Running):
+    """A request that has ended."""
+
+    outcome: str = ""
+    reason: str = ""
+    stop_reason: str = ""
+    first_ms: int | None = None
+    prefill_ms: int | None = None
+    decode_ms: int | None = None
+    output_tokens: int | None = None
+    miss: str = ""
+
+
 class Status(Answer):
     workers: tuple[Worker, ...] = ()
     waiting: int = 0
     wait: Wait = Wait()
     coalesced: int = 0
     misses: dict[str, Misses] = {}
+    running: tuple[Running, ...] = ()
+    recent: tuple[Ended, ...] = ()
 
 
 class Why(Answer):
@@ -143,16 +172,16 @@ class Gateway:
     ) -> None:
         self._http.close()
 
-    def status(self) -> Status:
-        """Workers, slots and queues."""
+    def status(self, *, requests: bool = False) -> Status:
+        """Workers, slots and queues, and the requests of the API process that answers."""
         try:
-            return Status.model_validate(self.status_json())
+            return Status.model_validate(self.status_json(requests=requests))
         except ValidationError:
             raise self._foreign() from None
 
-    def status_json(self) -> Any:
+    def status_json(self, *, requests: bool = False) -> Any:
         """The same as the API wrote it."""
-        return self._get("/v1/status")
+        return self._get("/v1/status?requests=1" if requests else "/v1/status")
 
     def why(self, name: str) -> tuple[Why, ...]:
         """What became of a request's cache, or those of an agent's late requests, newest first."""

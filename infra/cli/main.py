@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from infra.cli import api, claude, config_command, console, doctor, drain, parts, status, up, why
+from infra.cli import api, claude, config_command, console, doctor, drain, parts, status, top, up, why
 from infra.errors import ConfigError, CorralError
 
 HELP = """Run many coding agents on your own GPUs.
@@ -32,6 +32,7 @@ app = typer.Typer(
 app.command("up", rich_help_panel="One machine")(up.up)
 app.command("claude", rich_help_panel="One machine")(claude.claude)
 app.command("status", rich_help_panel="Look")(status.status)
+app.command("top", rich_help_panel="Look")(top.top)
 app.command("why", rich_help_panel="Look")(why.why)
 app.command("doctor", rich_help_panel="Look")(doctor.doctor)
 app.command("config", rich_help_panel="Look")(config_command.config)

@@ -1,0 +1,59 @@
+"""The tables of `corral top`."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from infra.cli import top
+from infra.cli.gateway import Ended, Running, Status, Worker
+from infra.errors import ConfigError
+
+pytestmark = pytest.mark.unit
+MS = st.none() | st.integers(0, 10**6)
+
+
+def printed(found: Status) -> list[str]:
+    console = Console(width=160, height=60, no_color=True)
+    with console.capture() as capture:
+        console.print(top.shown(found))
+    return [" ".join(line.split()) for line in capture.get().splitlines()]
+
+
+def test_running_and_recent_requests_are_shown_with_where_their_time_went() -> None:
+    found = Status(
+        workers=(Worker(name="w1", state="ready"),),
+        running=(
+            Running(agent="waiter", worker="w1", took_ms=2500),
+            Running(agent="reader", worker="w1", slot=1, queue_ms=3, prompt_tokens=1000, cached_tokens=250, took_ms=40),
+            Running(agent="writer", worker="w1", slot=0, queue_ms=0, prompt_tokens=9, told=40, per_s=19.5, took_ms=2000),
+        ),
+        recent=(
+            Ended(
+                agent="done", worker="w1", outcome="done", stop_reason="end_turn", took_ms=2400, queue_ms=600, prefill_ms=600,
+                decode_ms=1000, first_ms=1250, prompt_tokens=100, cached_tokens=100, output_tokens=7, miss="first_turn",
+            ),
+            Ended(agent="refused", outcome="failed", reason="queue_full", took_ms=1200),
+        ),
+    )  # fmt: skip
+    lines = printed(found)
+    assert "waiter w1 waits 2.5 s" in lines
+    assert "reader w1/1 prefills 1000 25 % 40 ms" in lines
+    assert "writer w1/0 answers 9 0 % 40 19.5 2.0 s" in lines
+    assert "done end turn ░░░░░░▒▒▒▒▒▒██████████·· 1.2 s 2.4 s 100 100 % 7 first turn" in lines
+    assert "refused queue full ············ 1.2 s" in lines
+
+
+@given(st.tuples(MS, MS, MS), st.integers(0, 10**6), st.integers(0, 10**6))
+def test_a_bar_is_as_long_as_its_request_beside_the_longest(
+    parts: tuple[int | None, ...], took: int, more: int
+) -> None:
+    queue_ms, prefill_ms, decode_ms = parts
+    one = Ended(took_ms=took, queue_ms=queue_ms, prefill_ms=prefill_ms, decode_ms=decode_ms)
+    longest = took + more
+    assert len(top.bar(one, longest)) == (round(top.WIDTH * took / longest) if longest else 0)
+
+
+def test_off_a_terminal_it_says_what_to_use() -> None:
+    with pytest.raises(ConfigError, match="needs a terminal; use `corral status --watch`"):
+        top.top()
