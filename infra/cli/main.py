@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from infra.cli import api, claude, config_command, console, doctor, drain, parts, status, top, up, why
+from infra.cli import api, bench, claude, config_command, console, doctor, drain, parts, status, top, up, why
 from infra.errors import ConfigError, CorralError
 
 HELP = """Run many coding agents on your own GPUs.
@@ -36,6 +36,7 @@ app.command("top", rich_help_panel="Look")(top.top)
 app.command("why", rich_help_panel="Look")(why.why)
 app.command("doctor", rich_help_panel="Look")(doctor.doctor)
 app.command("config", rich_help_panel="Look")(config_command.config)
+app.command("bench", rich_help_panel="Look", context_settings=bench.PASSED_ON, add_help_option=False)(bench.bench)
 app.command("drain", rich_help_panel="Change")(drain.drain)
 app.command("undrain", rich_help_panel="Change")(drain.undrain)
 app.command("broker", rich_help_panel="Several machines")(parts.broker)

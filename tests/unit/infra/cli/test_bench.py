@@ -1,0 +1,43 @@
+"""`corral bench` knows every measurement that there is, and gives it its options."""
+
+import subprocess
+import sys
+
+import pytest
+
+from infra.cli import bench
+from tests.doubles.processes import REPOSITORY
+
+pytestmark = pytest.mark.unit
+COMMAND = (sys.executable, "-c", "from infra.cli.main import main; main()", "bench")
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False, cwd=REPOSITORY
+    )
+
+
+def test_every_program_among_the_benches_has_its_name_here() -> None:
+    folder = REPOSITORY / "infra" / "bench"
+    programs = {file.stem for file in folder.glob("*.py") if "__main__" in file.read_text()}
+    assert set(bench.BENCHES) == programs
+
+
+def test_without_a_name_they_are_listed() -> None:
+    done = run()
+    assert done.returncode == 0
+    assert all(name in done.stdout for name in bench.BENCHES)
+
+
+def test_options_are_those_of_the_bench() -> None:
+    done = run("load", "--clients", "0")
+    assert done.returncode == 2
+    assert "--clients" in done.stderr
+    assert "--body-bytes" in run("load", "--help").stdout
+
+
+def test_an_unknown_one_is_told_with_those_there_are() -> None:
+    done = run("speed")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: bench speed: is none; there are overhead, agents,")
