@@ -13,9 +13,8 @@ COMMAND = (sys.executable, "-c", "from infra.cli.main import main; main()", "ben
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False, cwd=REPOSITORY
-    )
+    command = [*COMMAND, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=REPOSITORY)
 
 
 def test_every_program_among_the_benches_has_its_name_here() -> None:
@@ -24,8 +23,9 @@ def test_every_program_among_the_benches_has_its_name_here() -> None:
     assert set(bench.BENCHES) == programs
 
 
-def test_without_a_name_they_are_listed() -> None:
-    done = run()
+@pytest.mark.parametrize("asked", [(), ("--help",)])
+def test_without_a_name_they_are_listed(asked: tuple[str, ...]) -> None:
+    done = run(*asked)
     assert done.returncode == 0
     assert all(name in done.stdout for name in bench.BENCHES)
 
