@@ -7,9 +7,8 @@ A look is shared: while hundreds of requests a second come, ten looks a second a
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from time import monotonic
 from typing import Any
 
@@ -34,15 +33,17 @@ MOST_REMEMBERED = 10_000  # services of agents
 ANY = ""  # model
 NOBODY = Identity(key_name="", agent="", session=None, conversation="", kind=Kind.WARM, identified=False)
 
-_service = lru_cache(MOST_REMEMBERED)(remaining_ms)
-
 
 @dataclass(slots=True)
 class _Look:
-    """One worker's line and when it was looked at."""
+    """One worker's line and when it was looked at.
+
+    `services` of those that waited then: the next look need not reckon them again, and no other will ask for them.
+    """
 
     outlook: Outlook
     at_s: float
+    services: Mapping[Demand, Times]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,8 @@ class Lines:
         """This process has put `job` into that line since it was looked at."""
         look = self._looks.get(worker.name)
         if look is not None and all(other.id != job.id for other in look.outlook.line.waiting):
-            look.outlook = look.outlook.with_one_more(job, _service(_demand(job.id, worker.rates, new_tokens, length)))
+            demand = _demand(job.id, worker.rates, new_tokens, length)
+            look.outlook = look.outlook.with_one_more(job, remaining_ms(demand))
 
     def remove(self, worker: str, job_id: str) -> None:
         """The job has ended, or was given up, since that line was looked at."""
@@ -144,7 +146,16 @@ class Lines:
         self._promised[model], self.moved = found["promised"], found["moved"]
         self._remember(found["service"] or {}, at_s)
         for worker, row in zip(workers, found["workers"] or (), strict=True):
-            self._looks[worker.name] = _Look(self._outlook(worker, row, found["now"]), at_s)
+            demands = _demands(worker, row)
+            services = self._services(worker.name, demands.values())
+            waiting = {job_id: services[demand] for job_id, demand in demands.items()}
+            outlook = self._outlook(worker, row, found["now"], waiting)
+            self._looks[worker.name] = _Look(outlook, at_s, services)
+
+    def _services(self, worker: str, demands: Iterable[Demand]) -> dict[Demand, Times]:
+        look = self._looks.get(worker)
+        known = look.services if look else {}
+        return {demand: known.get(demand) or remaining_ms(demand) for demand in demands}
 
     def _remember(self, service: Mapping[str, Sequence[Any]], at_s: float) -> None:
         if len(self._had) > MOST_REMEMBERED:
@@ -152,7 +163,9 @@ class Lines:
         for whom, (ms, since_ms) in service.items():
             self._had[whom] = (Service(float(ms or 0), float(since_ms or 0)), at_s)
 
-    def _outlook(self, worker: WorkerInfo, row: Mapping[str, Any], now_ms: float) -> Outlook:
+    def _outlook(
+        self, worker: WorkerInfo, row: Mapping[str, Any], now_ms: float, services: Mapping[str, Times]
+    ) -> Outlook:
         waiting = [_waiting(fields, now_ms) for fields in row["waiting"] or ()]
         running = [_running(fields, worker.rates, now_ms) for fields in row["running"] or ()]
         occupied = [Occupied(int(f[1] or 0), f[2] or "", f[3] or "") for f in row["running"] or ()]
@@ -166,7 +179,6 @@ class Lines:
             agents={agent_name(*one): self._service_of(f"agent:{agent_name(*one)}") for one in here},
             urgent_until_ms=now_ms + max(0, row["urgent_ms"]),
         )
-        services = {f[0]: _service(_demand(f[0], worker.rates, f[10], _length(f[11:]))) for f in row["waiting"] or ()}
         queued = row["queued"] if row["queued"] > MOST_LOOKED_AT else 0
         return Outlook(line, self.rules, running, services, queued)
 
@@ -206,6 +218,10 @@ def _waiting(fields: Sequence[Any], now_ms: float) -> Waiting:
 def _running(fields: Sequence[Any], rates: Rates, now_ms: float) -> Times:
     elapsed_ms = max(0.0, now_ms - float(fields[4] or now_ms))
     return remaining_ms(_demand(fields[0], rates, fields[5], _length(fields[6:]), elapsed_ms))
+
+
+def _demands(worker: WorkerInfo, row: Mapping[str, Any]) -> dict[str, Demand]:
+    return {f[0]: _demand(f[0], worker.rates, f[10], _length(f[11:])) for f in row["waiting"] or ()}
 
 
 def _demand(job_id: str, rates: Rates, new_tokens: Any, length: Length, elapsed_ms: float = 0.0) -> Demand:

@@ -36,6 +36,7 @@ from scheduler.policy.swap import Stored, to_remove
 UNFINISHED_S = 600.0  # a file without a description, or a lock, that is older was left by a worker that died
 SWEEP_S = 30.0
 POLL_S = 0.02
+FILE_NAME = re.compile(r"(.+)\.[0-9a-f]{8}\.kv")  # made once: one for each name would fill the cache of `re`
 UNFINISHED_NAME = re.compile(r".+\.[cb]-[0-9a-f]+\.([0-9a-f]{8}\.kv|json\.[0-9a-f]{8}\.tmp|lock)")
 
 
@@ -142,9 +143,7 @@ class Store:
 
     def find(self, what: str) -> Entry | None:
         """The saved cache of this name, if there is one."""
-        with self._lock:
-            fresh = self._fresh.get(what)
-        return fresh or self._read(what)
+        return self._fresh.get(what) or self._read(what)
 
     def check(self, entry: Entry) -> None:
         """Raises StoreError when the file is not what was written. One that this process wrote a moment ago and has
@@ -289,8 +288,8 @@ def _entry(path: Path) -> Entry | None:
         entry = _ENTRY.validate_json(path.read_bytes(), strict=True)
     except (OSError, ValueError):
         return None
-    named = path.stem.endswith(f".{entry.what}")
-    return entry if named and re.fullmatch(re.escape(path.stem) + r"\.[0-9a-f]{8}\.kv", entry.file) else None
+    name = FILE_NAME.fullmatch(entry.file)
+    return entry if name and name[1] == path.stem and path.stem.endswith(f".{entry.what}") else None
 
 
 def _changed_s(path: Path) -> float:

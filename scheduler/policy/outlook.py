@@ -86,7 +86,8 @@ class Outlook:
         waiting = [job for job in self.line.waiting if job.id != job_id]
         if len(waiting) == len(self.line.waiting):
             return self
-        return Outlook(replace(self.line, waiting=waiting), self._rules, self._running, self._services, self.queued - 1)
+        services = {job.id: self._services[job.id] for job in waiting}
+        return Outlook(replace(self.line, waiting=waiting), self._rules, self._running, services, self.queued - 1)
 
     def _had(self, job: Waiting) -> Had:
         none = Service()

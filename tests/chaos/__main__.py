@@ -14,10 +14,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.chaos.counted_house import CountedHouse
 from tests.chaos.faults import KINDS
 from tests.chaos.judge import OUTCOMES, Findings, percentile
 from tests.chaos.kills import house_for_kills, kills
-from tests.chaos.run import Plan, Report, house_in, run
+from tests.chaos.run import Plan, Report, house_in, house_of, run
 from tests.chaos.soak import Slope, soak
 
 SAVED = {"bytes_per_token": 64}  # so that the stand-in's slots can be saved, too
@@ -54,7 +55,7 @@ def kill(folder: Path, options: argparse.Namespace) -> int:
 
 def soaking(folder: Path, options: argparse.Namespace) -> int:
     """Load for a while, and slopes."""
-    with house_in(folder / "0", slots=6, standin=SAVED) as house:
+    with house_of(CountedHouse, folder / "0", slots=6, standin=SAVED) as house:
         slopes, findings = soak(house, options.minutes, agents=6, say=say)
     for slope in slopes:
         say(f"{'ok' if slope.good else 'RISES':6} {slope.name:18} mean {slope.mean:8.1f} rise {slope.rise:+8.2f}")

@@ -37,10 +37,11 @@ class Turn:
     then: Expected | None = None
 
 
-def standin_turns(dice: random.Random, name: str) -> Iterator[Turn]:
-    """Turns for the stand-in engine: it does what it is asked, so each has its own answer."""
+def standin_turns(dice: random.Random, name: str, paces: tuple[int, int] = (10, 30)) -> Iterator[Turn]:
+    """Turns for the stand-in engine: it does what it is asked, at a pace between these (tokens/s), so each has its own
+    answer."""
     for number in itertools.count(1):
-        words, pace = dice.randrange(8, 50), dice.randrange(10, 30)
+        words, pace = dice.randrange(8, 50), dice.randrange(*paces)
         text = " ".join(f"w{word}" for word in range(1, words + 1))
         head = f"{name}, turn {number}, at {pace} tokens/s:\n"
         command = {"command": f"run {name} {number}"}

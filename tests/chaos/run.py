@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.chaos.faults import WHILE_IT_LASTS, Fault, do
 from tests.chaos.house import House
@@ -26,6 +26,7 @@ TURNS_EACH = 4
 END_S = 330.0
 ON_ITS_WAY_S = 0.5
 
+H = TypeVar("H", bound=House)
 Say = Callable[[str], None]
 Turns = Callable[[random.Random, str], Iterator[Turn]]
 
@@ -54,14 +55,18 @@ class Report:
 
 
 @contextmanager
-def house_in(folder: Path, *, flower: bool = False, **options: Any) -> Iterator[House]:
-    """A house and its broker in `folder`."""
+def house_of(kind: type[H], folder: Path, **options: Any) -> Iterator[H]:
+    """A house of that kind and its broker in `folder`."""
     for name in ("broker", "cluster"):
         (folder / name).mkdir(parents=True)
-    with (
-        Broker(folder / "broker", keeps=True) as broker,
-        House(folder / "cluster", broker, flower=flower, **options) as house,
-    ):
+    with Broker(folder / "broker", keeps=True) as broker, kind(folder / "cluster", broker, **options) as house:
+        yield house
+
+
+@contextmanager
+def house_in(folder: Path, *, flower: bool = False, **options: Any) -> Iterator[House]:
+    """A house and its broker in `folder`."""
+    with house_of(House, folder, flower=flower, **options) as house:
         yield house
 
 

@@ -80,7 +80,13 @@ def test_percentiles() -> None:
 
 def test_what_rises_after_the_warm_up_is_found() -> None:
     def sample(at: int) -> Sample:
-        return Sample(at, {"api MiB": 100 + at, "w1 MiB": 100 + min(at, 10), "api threads": 9})
+        values: dict[str, float] = {
+            "api MiB": 100 + at,
+            "w1 MiB": 100 + min(at, 10),
+            "api threads": 9,
+            "api objects": 90_000 + 20 * at,
+        }
+        return Sample(at, values)
 
     found = {slope.name: slope.good for slope in slopes([sample(at) for at in range(100)])}
-    assert found == {"api MiB": False, "w1 MiB": True, "api threads": True}
+    assert found == {"api MiB": False, "w1 MiB": True, "api threads": True, "api objects": False}

@@ -241,7 +241,11 @@ class Cluster:
         values = {**self.settings, **changes}
         environment = base_environment(self.folder) | {MARK: self.mark}
         environment |= {f"CORRAL_{key.upper()}": str(value) for key, value in values.items()}
-        return Child(python("-m", module), self.folder / f"{name}.log", environment, self.folder)
+        return Child(self._command(module, name), self.folder / f"{name}.log", environment, self.folder)
+
+    def _command(self, module: str, _name: str) -> list[str]:
+        """What runs a part."""
+        return python("-m", module)
 
     def _key_header(self) -> dict[str, str]:
         first = str(self.settings.get("api_keys", "")).split(",")[0]

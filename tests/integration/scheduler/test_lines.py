@@ -10,10 +10,12 @@ from scheduler.lines import Lines
 from scheduler.membership import Membership
 from scheduler.policy.claiming import Rules, Service, Waiting
 from scheduler.policy.lengths import UNKNOWN
+from tests.doubles.memory import watched
 from tests.integration.scheduler.store import Store, spec
 
 pytestmark = pytest.mark.integration
 
+SOME_BYTES = 50_000  # far less than 300 jobs need
 NO_CLOCK = Rules(ageing_ms=1e12)  # the order of now is the order of later
 
 
@@ -111,6 +113,29 @@ async def test_of_workers_that_are_gone_nothing_is_remembered(
     monkeypatch.setattr("scheduler.lines.KEPT_S", 0)
     await lines.look(workers[:1])
     assert lines.of("w2") is None
+
+
+async def test_of_jobs_that_came_and_went_since_the_last_look_nothing_is_kept(store: Store, lines: Lines) -> None:
+    store.worker()
+    workers = await infos(store)
+    await lines.look(workers)  # while slots are free there is no other, for as long as the process lives
+    with watched("*/scheduler/*") as in_use_bytes:
+        for job in (newcomer() for _ in range(300)):
+            lines.add(workers[0], job, UNKNOWN, 100)
+            lines.remove("w1", job.id)
+        assert in_use_bytes() < SOME_BYTES
+
+
+async def test_of_jobs_that_waited_at_an_earlier_look_nothing_is_kept(store: Store, lines: Lines) -> None:
+    store.worker()
+    workers = await infos(store)
+    with watched("*/scheduler/*") as in_use_bytes:
+        for _ in range(6):
+            await admitted(store, *(spec() for _ in range(50)))
+            await lines.look(workers)
+            store.raw.delete(keys.line("w1"))
+        await lines.look(workers)
+        assert in_use_bytes() < SOME_BYTES
 
 
 async def test_a_reader_that_leaves_takes_the_look_from_nobody(store: Store, lines: Lines) -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from infra.errors import StoreError
 from infra.store_folder import SPARE_BYTES
+from tests.doubles.memory import watched
 from tests.doubles.processes import base_environment, python
 from tests.doubles.store_process import SWEEP
 from tests.doubles.store_process import save as saved_as
@@ -373,6 +374,17 @@ def test_the_books_of_ten_thousand_conversations_are_empty_once_all_are_describe
         with pytest.raises(StoreError):
             store.describe(entry)
     assert store._fresh == {}
+
+
+def test_of_files_that_were_looked_for_nothing_is_kept(folder: Path) -> None:
+    store = opened(folder)
+    for number in range(100):
+        save(store, folder, conversation_name(f"{number:x}"), b"x")
+    with watched("*") as in_use_bytes:
+        for number in range(100):
+            assert store.find(conversation_name(f"{number:x}"))
+        store.sweep()
+        assert in_use_bytes() < 50_000
 
 
 # --- sweeping -------------------------------------------------------------------------------------------------------
