@@ -25,6 +25,8 @@ Message = dict[str, Any]
 LONGEST_S = 150.0  # for one asking: Claude Code would drop a stream after 300 s without content
 PATIENCE_S = 300.0  # for one answer, however often it has to be asked for
 MOST_PAUSE_S = 5.0
+READS_S = 1.2  # what a person does between two sessions: long enough for the worker to save the one that ended
+SYSTEM = " ".join(f"rule{number}" for number in range(300))  # enough for that to pay
 CONTENT = ("content_block_start", "content_block_delta", "message_stop", "message_start")
 
 
@@ -84,6 +86,7 @@ class Agent(threading.Thread):
                 for turn in itertools.islice(self._turns, self._turns_each):
                     if self._stopping.is_set() or not self._take(history, turn):
                         break
+                self._stopping.wait(READS_S)
 
     def _take(self, history: list[Message], turn: Turn) -> bool:
         """One turn with its tool loop. Says whether all of it came."""
@@ -130,10 +133,11 @@ class Agent(threading.Thread):
 
     def _ask(self, history: list[Message], who: str) -> Asking:
         asking = Asking(who, time.monotonic(), api=self._api)
-        body = {"model": "any", "max_tokens": 4000, "temperature": 0, "stream": True, "messages": history}
+        body = {"model": "any", "max_tokens": 4000, "temperature": 0, "stream": True}
+        body |= {"system": SYSTEM, "messages": history, "tools": [BASH]}
         headers = {"x-claude-code-session-id": f"{self.name}-{self.session}", "x-agent-id": self.name}
         try:
-            with self._http.stream("POST", "/v1/messages", json={**body, "tools": [BASH]}, headers=headers) as answer:
+            with self._http.stream("POST", "/v1/messages", json=body, headers=headers) as answer:
                 if answer.status_code == httpx.codes.OK:
                     asking.detail = answer.headers.get("request-id", "")
                     _listen(answer, asking)

@@ -25,6 +25,9 @@ PAUSE_S = (0.3, 2.0)
 TURNS_EACH = 4
 END_S = 330.0
 ON_ITS_WAY_S = 0.5
+ATTEMPTS = 3  # an answer has (0019)
+AFTERMATH_S = 5.0  # a fault can cost an attempt for as long after it: one lifetime of a lease
+ASKED_AGAIN = "a tool call may have followed"  # the one end that cannot be told from a lost call (0019)
 
 Say = Callable[[str], None]
 Turns = Callable[[random.Random, str], Iterator[Turn]]
@@ -54,13 +57,13 @@ class Report:
 
 
 @contextmanager
-def house_in(folder: Path, *, flower: bool = False, **options: Any) -> Iterator[House]:
-    """A house and its broker in `folder`."""
+def house_in(folder: Path, *, hosts: bool = False, **options: Any) -> Iterator[House]:
+    """A house and its broker in `folder`; `options` are the house's."""
     for name in ("broker", "cluster"):
         (folder / name).mkdir(parents=True)
     with (
-        Broker(folder / "broker", keeps=True) as broker,
-        House(folder / "cluster", broker, flower=flower, **options) as house,
+        Broker(folder / "broker", keeps=True, for_all=hosts) as broker,
+        House(folder / "cluster", broker, hosts=hosts, **options) as house,
     ):
         yield house
 
@@ -83,6 +86,7 @@ def run(house: House, plan: Plan, say: Say, turns: Turns = standin_turns) -> Rep
             agent.join(END_S)
     report.findings.lost += [f"{agent.name} hangs" for agent in agents if agent.is_alive()]
     report.findings.lost += unexplained(report.findings.askings, report.faults)
+    report.findings.lost += told_too_soon(report.findings.askings, report.faults)
     house.wait_whole()
     report.findings.left += left_over(house, census) + house.trouble
     return report
@@ -97,6 +101,18 @@ def unexplained(askings: Sequence[Asking], faults: Sequence[Fault]) -> list[str]
 
     broken = [asking for asking in askings if asking.outcome == "broken" and not explained(asking)]
     return [f"{asking.who}: broke off by itself: {asking.detail}" for asking in broken]
+
+
+def told_too_soon(askings: Sequence[Asking], faults: Sequence[Fault]) -> list[str]:
+    """Answers that were told as lost though less went wrong meanwhile than an answer has attempts."""
+
+    def hits(asking: Asking) -> int:
+        """How many faults can have cost it one."""
+        return sum(fault.at_s <= asking.ended_s and asking.began_s <= fault.over_s + AFTERMATH_S for fault in faults)
+
+    told = [asking for asking in askings if asking.outcome == "told" and ASKED_AGAIN not in asking.detail]
+    few = [(asking, count) for asking in told if (count := hits(asking)) < ATTEMPTS]
+    return [f"{asking.who}: told as lost after {count} faults: {asking.detail}" for asking, count in few]
 
 
 def recovery_s(fault: Fault, askings: Sequence[Asking]) -> float:

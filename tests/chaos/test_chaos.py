@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.run import Plan, house_in, run
+from tests.chaos.run import ASKED_AGAIN, Plan, house_in, run
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(400)]
 
@@ -15,7 +15,6 @@ KINDS = (
 )  # fmt: skip
 # With it no three faults that each cost an answer an attempt follow close upon each other.
 SEED = 2
-ASKED_AGAIN = "a tool call may have followed"  # the one end that cannot be told from a lost call (0019)
 
 
 def test_whatever_dies_each_request_is_answered_once_and_right(tmp_path: Path) -> None:
