@@ -77,6 +77,12 @@ class Agent(threading.Thread):
         self._findings = findings
         self._http = httpx.Client(base_url=house.urls[api], trust_env=False, timeout=httpx.Timeout(45, connect=3))
         self.session = 0
+        self._last = Asking(name, 0.0)
+
+    @property
+    def heard_s(self) -> float:
+        """When it last heard something of an answer, on the monotonic clock."""
+        return max([self._last.ended_s, *self._last.heard_s[-1:]])
 
     def run(self) -> None:
         with self._http:
@@ -132,7 +138,7 @@ class Agent(threading.Thread):
         return asking.events
 
     def _ask(self, history: list[Message], who: str) -> Asking:
-        asking = Asking(who, time.monotonic(), api=self._api)
+        asking = self._last = Asking(who, time.monotonic(), api=self._api)
         body = {"model": "any", "max_tokens": 4000, "temperature": 0, "stream": True}
         body |= {"system": SYSTEM, "messages": history, "tools": [BASH]}
         headers = {"x-claude-code-session-id": f"{self.name}-{self.session}", "x-agent-id": self.name}

@@ -24,7 +24,10 @@ from tests.doubles.broker import Broker
 PAUSE_S = (0.3, 2.0)
 TURNS_EACH = 4
 END_S = 330.0
+POLL_S = 0.1
 ON_ITS_WAY_S = 0.5
+ALONE = 0.75  # of the faults wait until all is as before; each other one meets what the one before it left
+CALM_S = 30.0
 ATTEMPTS = 3  # an answer has (0019)
 AFTERMATH_S = 5.0  # a fault can cost an attempt for as long after it: one lifetime of a lease
 ASKED_AGAIN = "a tool call may have followed"  # the one end that cannot be told from a lost call (0019)
@@ -50,10 +53,11 @@ class Report:
 
     findings: Findings = field(default_factory=Findings)
     faults: list[Fault] = field(default_factory=list)
+    alone: list[Fault] = field(default_factory=list)  # those of them that no other one was near
 
     def recovery_s(self, kind: str) -> list[float]:
-        """For each fault of this kind: until everybody who was waiting then had heard something again."""
-        return [recovery_s(fault, self.findings.askings) for fault in self.faults if fault.kind == kind]
+        """For each fault of this kind that was alone: until everybody who was waiting then had heard something."""
+        return [recovery_s(fault, self.findings.askings) for fault in self.alone if fault.kind == kind]
 
 
 @contextmanager
@@ -79,7 +83,7 @@ def run(house: House, plan: Plan, say: Say, turns: Turns = standin_turns) -> Rep
     for agent in agents:
         agent.start()
     try:
-        _do_faults(house, plan, report, say)
+        _do_faults(house, plan, agents, report, say)
     finally:
         stopping.set()
         for agent in agents:
@@ -132,8 +136,8 @@ def _silence_end(asking: Asking, at_s: float) -> float:
     return at_s
 
 
-def _do_faults(house: House, plan: Plan, report: Report, say: Say) -> None:
-    dice = random.Random(plan.seed)
+def _do_faults(house: House, plan: Plan, agents: Sequence[Agent], report: Report, say: Say) -> None:
+    dice, calm = random.Random(plan.seed), True
     until_s = time.monotonic() + plan.seconds
     kinds = _shuffled(plan.kinds, dice)
     for number in range(1, plan.faults + 1):
@@ -142,14 +146,26 @@ def _do_faults(house: House, plan: Plan, report: Report, say: Say) -> None:
             return
         fault = do(next(kinds), house, dice)
         report.faults.append(fault)
+        was_calm, calm = calm, dice.random() < ALONE
         house.wait_whole()
+        whole_s = time.monotonic() - fault.over_s
+        if calm:
+            report.alone += [fault] if was_calm else []
+            _wait_heard(agents, fault.over_s)
         findings = report.findings
         say(
             f"{number} {fault.kind} ({fault.what}) {fault.over_s - fault.at_s:.1f} s, whole after "
-            f"{time.monotonic() - fault.over_s:.1f} s; answered {findings.answered}, wrong {len(findings.wrong)}, "
+            f"{whole_s:.1f} s; answered {findings.answered}, wrong {len(findings.wrong)}, "
             f"lost {len(findings.lost)}, told {findings.count('told')}, broken {findings.count('broken')}, "
             f"refused {findings.count('refused')}"
         )
+
+
+def _wait_heard(agents: Sequence[Agent], since_s: float) -> None:
+    """Until each agent has heard something since; one that hears nothing is found at the end of the run."""
+    until_s = time.monotonic() + CALM_S
+    while time.monotonic() < until_s and any(agent.heard_s < since_s + ON_ITS_WAY_S for agent in agents):
+        time.sleep(POLL_S)
 
 
 def _shuffled(kinds: Sequence[str], dice: random.Random) -> Iterator[str]:
