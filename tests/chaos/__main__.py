@@ -75,9 +75,8 @@ def tell(report: Report) -> None:
     say(f"faults {len(report.faults)}; " + ", ".join(f"{kind} {findings.count(kind)}" for kind in OUTCOMES))
     for kind in KINDS:
         if times := report.recovery_s(kind):
-            say(
-                f"{kind:14} {len(times):4} alone, p50 {percentile(times, 0.5):5.1f} s p95 {percentile(times, 0.95):5.1f} s"
-            )
+            shares = f"p50 {percentile(times, 0.5):5.1f} s p95 {percentile(times, 0.95):5.1f} s"
+            say(f"{kind:14} {len(times):4} alone, {shares}")
     _tell_findings(findings)
 
 

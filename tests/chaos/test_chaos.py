@@ -10,8 +10,8 @@ pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(400)]
 
 # Flower hurts nobody, and what stands still or is cut off for a while takes its time: those are left to the long run.
 KINDS = (
-    "kill-worker", "kill-workers", "kill-engine", "twin", "zombie", "kill-api", "kill-broker", "freeze-broker", "cut-all",
-    "cut-engine",
+    "kill-worker", "kill-workers", "kill-engine", "twin", "zombie", "kill-api", "kill-broker", "freeze-broker",
+    "cut-all", "cut-engine",
 )  # fmt: skip
 # With it no three faults that each cost an answer an attempt follow close upon each other.
 SEED = 210
