@@ -11,6 +11,10 @@ from celery import Celery
 from infra import config, keys
 from infra.redis_client import checked
 
+# Until the broker is tried again. kombu's own pauses of 2, 4, 6 ... s go on long after it is back.
+RECONNECT = {"interval_start": 0.1, "interval_step": 0.2, "interval_max": 1.0}
+PUBLISH_TRIES = {"max_retries": 4, "connect_retries_timeout": 2}  # over before whoever publishes has given up
+
 
 def build(settings: config.Settings) -> Celery:
     """A Celery application on `settings.redis_url`. Raises ConfigError when that is missing."""
@@ -25,6 +29,8 @@ def build(settings: config.Settings) -> Celery:
             "socket_connect_timeout": 2,
             "socket_keepalive": True,
             "health_check_interval": 5,
+            **RECONNECT,
+            **PUBLISH_TRIES,
         },
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,

@@ -1,6 +1,6 @@
-"""Celery's consumer, which sends the events of its tasks together.
+"""Celery's consumer, which sends the events of its tasks together and is soon back at a broker that was away.
 
-Owns: when the events that Flower listens to are sent.
+Owns: when the events that Flower listens to are sent, and the pauses until a lost broker is tried again.
 Never: a ticket, a job.
 
 Stock Celery sends each event by itself, three for a task: a quarter of what a worker computes, in the very moment in
@@ -8,10 +8,13 @@ which an answer begins. Who looks at Flower does not see a quarter of a second.
 """
 
 import threading
+from functools import partial
 from time import monotonic
 from typing import Any
 
 from celery.worker.consumer import Consumer
+
+from infra.celery_app import RECONNECT
 
 EVENTS_S = 0.25
 LOST_S = 2.0  # a timer that has not come by then was taken back by Celery, which does so when its connection breaks
@@ -30,6 +33,11 @@ class GatheringConsumer(Consumer):  # type: ignore[misc]  # celery is untyped
         """Celery's own; what has gathered is sent first."""
         self._flush_events()
         super().stop()
+
+    def ensure_connected(self, conn: Any) -> Any:
+        """Celery's own, which has no setting for its pauses."""
+        conn.ensure_connection = partial(conn.ensure_connection, **RECONNECT)
+        return super().ensure_connected(conn)
 
     def on_send_event_buffered(self) -> None:
         """An event was made; in any thread."""

@@ -20,7 +20,7 @@ from workers.llama.client import EngineClient
 from workers.meter import Meter
 from workers.promises import Promises
 from workers.slots import Held
-from workers.store import Entry, Store
+from workers.store import SKEW_S, Entry, Store
 
 log = structlog.get_logger(__name__)
 PAUSE_S = 30.0  # after a save that failed: a full disk is not full of our next file either
@@ -63,8 +63,9 @@ class SavedCaches:
         return self._store.find(what)
 
     def written_since(self, entry: Entry, rests_s: float) -> bool:
-        """Whether the file was written in the last `rests_s` seconds."""
-        return entry.written_s > self._store.wall() - rests_s
+        """Whether the file was written in the last `rests_s` seconds; not one from before the clock was set back."""
+        now_s = self._store.wall()
+        return now_s - rests_s < entry.written_s < now_s + SKEW_S
 
     def fits(self, size_bytes: float) -> bool:
         """Whether the store may hold a file of this size at all."""

@@ -34,6 +34,7 @@ from scheduler.policy.chain import Chain
 from scheduler.policy.swap import Stored, to_remove
 
 UNFINISHED_S = 600.0  # a file without a description, or a lock, that is older was left by a worker that died
+SKEW_S = 60.0  # clocks differ by less; what is from later than this was written before a clock was set back
 SWEEP_S = 30.0
 POLL_S = 0.02
 FILE_NAME = re.compile(r"(.+)\.[0-9a-f]{8}\.kv")  # made once: one for each name would fill the cache of `re`
@@ -129,7 +130,7 @@ class Store:
             self.check(entry)
             described = replace(entry, checksum=self._checksum(entry.file))
             old = self._read(entry.what)
-            if old is not None and old.written_s > entry.written_s:
+            if old is not None and entry.written_s < old.written_s < self.wall() + SKEW_S:
                 self.discard(entry)
                 return
             self._write(described)
@@ -220,11 +221,11 @@ class Store:
             yield mine  # closing the file gives the lock back
 
     def _sweep(self, room_bytes: int) -> None:
-        now_s = time.time()
+        now_s = self.wall()
         described = {path.name: entry for path in self._folder.glob("*.json") if (entry := _entry(path))}
         known = {entry.file for entry in described.values()} | {entry.file for entry in list(self._fresh.values())}
         stored = [
-            Stored(name, e.size_bytes, e.tokens, e.return_chance, e.uses, now_s - _changed_s(self._folder / name))
+            Stored(name, e.size_bytes, e.tokens, e.return_chance, e.uses, _unused_s(self._folder / name, now_s))
             for name, e in described.items()
         ]
         total = sum(entry.size_bytes for entry in described.values())
@@ -235,7 +236,7 @@ class Store:
             self.remove(described.pop(name).file)
         for path in self._folder.iterdir():
             ours = UNFINISHED_NAME.fullmatch(path.name) and path.name not in known
-            if ours and now_s - _changed_s(path) > UNFINISHED_S:
+            if ours and _unused_s(path, now_s) > UNFINISHED_S:
                 self.remove(path.name)
         self.used_bytes = sum(entry.size_bytes for entry in described.values())
 
@@ -292,8 +293,9 @@ def _entry(path: Path) -> Entry | None:
     return entry if name and name[1] == path.stem and path.stem.endswith(f".{entry.what}") else None
 
 
-def _changed_s(path: Path) -> float:
+def _unused_s(path: Path, now_s: float) -> float:
+    """0 for a file that goes this moment, and for one from before the clock was set back."""
     try:
-        return path.stat().st_mtime
+        return max(0.0, now_s - path.stat().st_mtime)
     except OSError:
-        return time.time()
+        return 0.0

@@ -1,6 +1,6 @@
 """The chaos suite by command.
 
-    python -m tests.chaos [--faults 200] [--seconds 3600] [--seed K] [--kinds a,b]   random faults under load
+    python -m tests.chaos [--faults 200] [--seconds 3600] [--seed K] [--kinds a,b] [--hosts]   random faults under load
     python -m tests.chaos kills [--count 50] [--seed K]     kill -9 at random words of an answer of 2,000
     python -m tests.chaos soak [--minutes 30]               does anything grow?
 
@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.chaos.counted_house import CountedHouse
-from tests.chaos.faults import KINDS
+from tests.chaos.faults import KINDS, THROUGH_A_NETWORK
+from tests.chaos.hosts import move_in, why_not
 from tests.chaos.judge import OUTCOMES, Findings, percentile
 from tests.chaos.kills import house_for_kills, kills
 from tests.chaos.run import Plan, Report, house_in, house_of, run
@@ -26,7 +27,12 @@ SAVED = {"bytes_per_token": 64}  # so that the stand-in's slots can be saved, to
 
 def main(arguments: Sequence[str]) -> int:
     """The exit code."""
-    options = _options().parse_args(arguments)
+    parser = _options()
+    options = parser.parse_args(arguments)
+    if options.hosts:
+        if reason := why_not():
+            parser.error(f"--hosts: this machine lets us have no network namespaces: {reason}")
+        move_in(arguments)
     with tempfile.TemporaryDirectory(prefix="corral-chaos-", ignore_cleanup_errors=True) as name:
         return int(options.command(Path(name), options))
 
@@ -35,8 +41,9 @@ def faults(folder: Path, options: argparse.Namespace) -> int:
     """Random faults under load."""
     plan = Plan(options.kinds, options.faults, options.seconds, options.seed)
     say(f"seed {plan.seed}, kinds {', '.join(plan.kinds)}")
-    flower = "kill-flower" in plan.kinds
-    with house_in(folder / "0", flower=flower, slots=6, api_count=2, standin=SAVED) as house:
+    wants = {"flower": "kill-flower" in plan.kinds, "cuttable": bool(THROUGH_A_NETWORK.intersection(plan.kinds))}
+    wants["hosts"] = options.hosts
+    with house_in(folder / "0", **wants, slots=6, api_count=2, standin=SAVED) as house:
         report = run(house, plan, say)
     tell(report)
     return 0 if report.findings.good else 1
@@ -69,7 +76,8 @@ def tell(report: Report) -> None:
     say(f"faults {len(report.faults)}; " + ", ".join(f"{kind} {findings.count(kind)}" for kind in OUTCOMES))
     for kind in KINDS:
         if times := report.recovery_s(kind):
-            say(f"{kind:14} {len(times):4} p50 {percentile(times, 0.5):5.1f} s p95 {percentile(times, 0.95):5.1f} s")
+            shares = f"p50 {percentile(times, 0.5):5.1f} s p95 {percentile(times, 0.95):5.1f} s"
+            say(f"{kind:14} {len(times):4} alone, {shares}")
     _tell_findings(findings)
 
 
@@ -105,6 +113,8 @@ def _options() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=3600, help="begin none later than this")
     parser.add_argument("--seed", type=int, default=int(time.time()), help="the same seed, the same faults")
     parser.add_argument("--kinds", type=_kinds, default=tuple(KINDS), help=f"of {','.join(KINDS)}")
+    words = "each worker on a host of its own, whose cable cut-worker pulls: needs network namespaces, but no root"
+    parser.add_argument("--hosts", action="store_true", help=words)
     commands = parser.add_subparsers()
     killing = commands.add_parser("kills", help="kill -9 at random words of an answer of 2,000")
     killing.set_defaults(command=kill)

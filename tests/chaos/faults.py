@@ -5,6 +5,7 @@ Never: judges. Starting dead parts again is the house's.
 """
 
 import random
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 
 import psutil
 
+from tests.chaos.cuts import cut_all, cut_api, cut_engine, cut_worker, full_disk
 from tests.chaos.house import House
 from tests.doubles.processes import Child
 from tests.doubles.services import wait_for
@@ -132,6 +134,16 @@ def kill_broker(house: House, dice: random.Random) -> str:
     return "broker"
 
 
+def lose_broker(house: House, dice: random.Random) -> str:
+    """kill -9 of the broker, which comes back with nothing."""
+    before = house.broker.child
+    assert before is not None
+    before.stop(signal.SIGKILL)
+    shutil.rmtree(house.broker.folder / "appendonlydir")
+    wait_for(lambda: house.broker.child is not before and house.broker.answers(), "the broker to be back", BACK_S)
+    return "broker"
+
+
 def freeze_broker(house: House, dice: random.Random) -> str:
     """The broker stands still past every lease."""
     assert house.broker.child is not None
@@ -148,8 +160,10 @@ def flush_broker(house: House, dice: random.Random) -> str:
 
 def kill_flower(house: House, dice: random.Random) -> str:
     """kill -9 of Flower, which nobody may notice."""
-    if house.flower is not None:
-        house.flower.send(signal.SIGKILL)
+    before = house.flower
+    assert before is not None
+    before.send(signal.SIGKILL)
+    wait_for(lambda: house.flower is not before, "Flower to be back", BACK_S)
     return "flower"
 
 
@@ -165,9 +179,16 @@ KINDS: dict[str, Doing] = {
     "kill-api": kill_api,
     "kill-broker": kill_broker,
     "freeze-broker": freeze_broker,
+    "lose-broker": lose_broker,
     "flush-broker": flush_broker,
+    "cut-worker": cut_worker,
+    "cut-api": cut_api,
+    "cut-all": cut_all,
+    "cut-engine": cut_engine,
+    "full-disk": full_disk,
     "kill-flower": kill_flower,
 }
+THROUGH_A_NETWORK = frozenset({"cut-worker", "cut-api"})  # these need a house that is `cuttable`
 
 
 def _elsewhere(house: House, name: str) -> dict[str, object]:
@@ -177,8 +198,11 @@ def _elsewhere(house: House, name: str) -> dict[str, object]:
 
 # Others take over while these last; from the others one recovers once their cause is over.
 WHILE_IT_LASTS = frozenset(
-    {"kill-worker", "kill-workers", "kill-engine", "freeze-worker", "zombie", "twin", "kill-flower"}
-)
+    {
+        "kill-worker", "kill-workers", "kill-engine", "freeze-worker", "zombie", "twin", "cut-worker", "cut-all",
+        "cut-engine", "full-disk", "kill-flower",
+    }
+)  # fmt: skip
 
 
 def do(kind: str, house: House, dice: random.Random) -> Fault:

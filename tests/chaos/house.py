@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,9 +17,11 @@ import httpx
 import psutil
 import redis
 
+from tests.chaos.hosts import Hosts
 from tests.doubles.broker import Broker
-from tests.doubles.cluster import Cluster
+from tests.doubles.cluster import Cluster, Settings
 from tests.doubles.processes import Child, marked
+from tests.doubles.proxy import Proxy
 from tests.doubles.services import free_port, wait_for
 
 TEND_S = 0.1
@@ -27,11 +30,25 @@ WHOLE_S = 90.0
 
 
 class House(Cluster):
-    """A cluster that is looked after. `broker` is its own; with `flower`, Flower runs too."""
+    """A cluster that is looked after. `broker` is its own; with `flower`, Flower runs too; one that is `cuttable` has
+    a network between each worker or API and the broker, or each worker on a host of its own."""
 
-    def __init__(self, folder: Path, broker: Broker, *, flower: bool = False, **options: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        broker: Broker,
+        *,
+        flower: bool = False,
+        cuttable: bool = False,
+        hosts: bool = False,
+        **options: Any,
+    ) -> None:
         super().__init__(folder, broker.url, **options)
         self.broker = broker
+        self.networks: dict[str, Proxy] = {}
+        self.hosts = Hosts(self.first_workers) if hosts else None
+        self._cuttable = cuttable
+        self._wires = ExitStack()
         self.flower: Child | None = None
         self._wants_flower = flower
         self._died_s: dict[str, float] = {}
@@ -40,6 +57,10 @@ class House(Cluster):
         self.trouble: list[str] = []
 
     def __enter__(self) -> Self:
+        if self.hosts is not None:
+            self._wires.enter_context(self.hosts)
+        for name in self._behind_a_network():
+            self.networks[name] = self._wires.enter_context(Proxy(self.broker.port))
         super().__enter__()
         if self._wants_flower:
             self.flower = self._start_flower()
@@ -147,10 +168,29 @@ class House(Cluster):
     def _all_alive(self) -> None:
         """A part that is down is no trouble here: it is started again."""
 
+    def _start(self, module: str, name: str, changes: Settings) -> Child:
+        return super()._start(module, name, {**self._wired(name), **changes})
+
+    def _behind_a_network(self) -> list[str]:
+        if not self._cuttable:
+            return []
+        return [*([] if self.hosts else self.first_workers), *(f"api{number}" for number in range(len(self.ports)))]
+
+    def _on_its_host(self, name: str) -> list[str]:
+        return self.hosts.command(name) if self.hosts is not None and name in self.first_workers else []
+
+    def _wired(self, name: str) -> Settings:
+        if self.hosts is not None and name in self.first_workers:
+            return {"redis_url": f"redis://{self.hosts.near(name)}:{self.broker.port}/0"}
+        return {"redis_url": self.networks[name].url} if name in self.networks else {}
+
     def _end(self) -> list[str]:
         if self.broker.child is not None:
             self.broker.child.send(signal.SIGCONT)
-        return super()._end()
+        try:
+            return super()._end()
+        finally:
+            self._wires.close()
 
 
 def _is_engine(process: psutil.Process) -> bool:

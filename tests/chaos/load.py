@@ -25,6 +25,8 @@ Message = dict[str, Any]
 LONGEST_S = 150.0  # for one asking: Claude Code would drop a stream after 300 s without content
 PATIENCE_S = 300.0  # for one answer, however often it has to be asked for
 MOST_PAUSE_S = 5.0
+READS_S = 1.2  # what a person does between two sessions: long enough for the worker to save the one that ended
+SYSTEM = " ".join(f"rule{number}" for number in range(300))  # enough for that to pay
 CONTENT = ("content_block_start", "content_block_delta", "message_stop", "message_start")
 
 
@@ -76,6 +78,12 @@ class Agent(threading.Thread):
         self._findings = findings
         self._http = httpx.Client(base_url=house.urls[api], trust_env=False, timeout=httpx.Timeout(45, connect=3))
         self.session = 0
+        self._last = Asking(name, 0.0)
+
+    @property
+    def heard_s(self) -> float:
+        """When it last heard something of an answer, on the monotonic clock."""
+        return max([self._last.ended_s, *self._last.heard_s[-1:]])
 
     def run(self) -> None:
         with self._http:
@@ -85,6 +93,7 @@ class Agent(threading.Thread):
                 for turn in itertools.islice(self._turns, self._turns_each):
                     if self._stopping.is_set() or not self._take(history, turn):
                         break
+                self._stopping.wait(READS_S)
 
     def _take(self, history: list[Message], turn: Turn) -> bool:
         """One turn with its tool loop. Says whether all of it came."""
@@ -130,11 +139,12 @@ class Agent(threading.Thread):
         return asking.events
 
     def _ask(self, history: list[Message], who: str) -> Asking:
-        asking = Asking(who, time.monotonic(), api=self._api)
-        body = {"model": "any", "max_tokens": 4000, "temperature": 0, "stream": True, "messages": history}
+        asking = self._last = Asking(who, time.monotonic(), api=self._api)
+        body = {"model": "any", "max_tokens": 4000, "temperature": 0, "stream": True}
+        body |= {"system": SYSTEM, "messages": history, "tools": [BASH]}
         headers = {"x-claude-code-session-id": f"{self.name}-{self.session}", "x-agent-id": self.name}
         try:
-            with self._http.stream("POST", "/v1/messages", json={**body, "tools": [BASH]}, headers=headers) as answer:
+            with self._http.stream("POST", "/v1/messages", json=body, headers=headers) as answer:
                 if answer.status_code == httpx.codes.OK:
                     asking.detail = answer.headers.get("request-id", "")
                     _listen(answer, asking)

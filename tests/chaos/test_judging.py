@@ -7,7 +7,7 @@ import pytest
 from tests.acceptance.wire import Event
 from tests.chaos.faults import Fault
 from tests.chaos.judge import Asking, Expected, percentile, said_in_vain, verdict
-from tests.chaos.run import recovery_s, unexplained
+from tests.chaos.run import ASKED_AGAIN, recovery_s, told_too_soon, unexplained
 from tests.chaos.soak import Sample, slopes
 
 pytestmark = pytest.mark.unit
@@ -64,6 +64,16 @@ def test_a_stream_breaks_only_with_its_api() -> None:
     others = [("kill-worker", "w1", 11.0), ("kill-api", "api0", 13.0), ("kill-api", "api1", 11.0)]
     for kind, what, at_s in others:
         assert unexplained([broken], [Fault(kind, what, at_s, at_s + 2)])
+
+
+def test_an_answer_is_told_as_lost_only_after_as_many_faults_as_it_has_attempts() -> None:
+    told = Asking("somebody", 10.0, "told", detail="the worker died", ended_s=30.0)
+    kills = [Fault("kill-worker", "w1", at_s, at_s) for at_s in (12.0, 20.0, 28.0)]
+    assert told_too_soon([told], kills) == []
+    assert told_too_soon([told], kills[:2])
+    assert told_too_soon([told], [*kills[:2], Fault("kill-worker", "w1", 31.0, 31.0)])
+    told.detail = f"the engine was lost; {ASKED_AGAIN}"
+    assert told_too_soon([told], []) == []
 
 
 def test_recovery_lasts_until_the_last_of_those_who_were_kept_waiting_hears_something() -> None:

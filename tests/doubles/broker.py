@@ -23,8 +23,10 @@ class Broker:
     ends it.
     """
 
-    def __init__(self, folder: Path, *, keeps: bool = False) -> None:
+    def __init__(self, folder: Path, *, keeps: bool = False, for_all: bool = False) -> None:
+        """`for_all`: on every address of this machine, without a password."""
         self.folder = folder
+        self.for_all = for_all
         self.keeps = keeps
         self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
@@ -44,6 +46,7 @@ class Broker:
     def start(self) -> None:
         """Start it and return once it answers."""
         options = {"--port": str(self.port), "--bind": "127.0.0.1", "--save": ""}
+        options |= {"--bind": "0.0.0.0", "--protected-mode": "no"} if self.for_all else {}
         options |= {"--appendonly": "yes" if self.keeps else "no"}
         options |= {"--dir": str(self.folder), "--daemonize": "no"}
         command = [str(get_binary_path()), *(part for option in options.items() for part in option)]

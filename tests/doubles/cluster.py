@@ -241,7 +241,12 @@ class Cluster:
         values = {**self.settings, **changes}
         environment = base_environment(self.folder) | {MARK: self.mark}
         environment |= {f"CORRAL_{key.upper()}": str(value) for key, value in values.items()}
-        return Child(self._command(module, name), self.folder / f"{name}.log", environment, self.folder)
+        command = [*self._on_its_host(name), *self._command(module, name)]
+        return Child(command, self.folder / f"{name}.log", environment, self.folder)
+
+    def _on_its_host(self, _name: str) -> list[str]:
+        """What the command of a part begins with."""
+        return []
 
     def _command(self, module: str, _name: str) -> list[str]:
         """What runs a part."""

@@ -4,6 +4,8 @@ Owns: the HTTP side (keep-alive, streams, hang-ups, errors) and the routes. The 
 starts in a moment. What it says is in `standin_script`, its slots and pace are in `standin_slots`.
 Never: a model. Tokens are words.
 
+SIGUSR1 breaks all of its connections.
+
 Run as `python -m tests.doubles.standin_engine -m FILE --port N -np SLOTS -c TOKENS`; other flags are taken and ignored.
 Key from LLAMA_API_KEY or --api-key. Variables, all optional:
     STANDIN_DECODE_TOKENS_PER_S 500, STANDIN_PREFILL_TOKENS_PER_S 50000   pace of each slot
@@ -20,8 +22,10 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import sys
 import time
+import weakref
 import zlib
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
@@ -76,7 +80,7 @@ class Engine:
     def note(self, event: str, **fields: object) -> None:
         """Write one line to the log, if a log is wanted."""
         if self.log is not None:
-            with self.log.open("a", encoding="utf-8") as file:
+            with suppress(OSError), self.log.open("a", encoding="utf-8") as file:  # a disk may be full
                 file.write(json.dumps({"event": event, "time": time.time(), **fields}) + "\n")
 
     def starts(self) -> int:
@@ -261,11 +265,13 @@ async def main() -> None:
         sys.exit(f"error: failed to load model '{engine.model}'")
     loop = asyncio.get_running_loop()
     tasks: set[asyncio.Task[None]] = set()
+    writers: weakref.WeakSet[asyncio.StreamWriter] = weakref.WeakSet()
 
     def connect() -> asyncio.StreamReaderProtocol:
         reader = Reader()
 
         def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Awaitable[None]:
+            writers.add(writer)
             task = loop.create_task(Connection(engine, reader, writer).serve())
             tasks.add(task)
             task.add_done_callback(tasks.discard)
@@ -273,6 +279,11 @@ async def main() -> None:
 
         return asyncio.StreamReaderProtocol(reader, serve)
 
+    def cut() -> None:
+        for writer in tuple(writers):
+            writer.transport.abort()
+
+    loop.add_signal_handler(signal.SIGUSR1, cut)
     server = await loop.create_server(connect, options.host, options.port, backlog=512)
     sys.stdout.write(f"listening on http://{options.host}:{options.port}\n")
     sys.stdout.flush()

@@ -1,5 +1,6 @@
 """The stand-in engine as a process: hang-ups, waiting, faults and its log."""
 
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -120,6 +121,16 @@ def test_dropping_ends_one_connection_only(start: Starter) -> None:
     engine = start()
     with pytest.raises(httpx.RemoteProtocolError), opened(engine, "drop after 2 tokens") as stream:
         stream.read()
+    assert engine.healthy()
+
+
+def test_a_signal_ends_every_connection_and_not_the_engine(start: Starter) -> None:
+    engine = start()
+    with opened(engine, "say 9999 words at 20 tokens/s") as answer:
+        engine.child.send(signal.SIGUSR1)
+        with pytest.raises(httpx.TransportError):
+            answer.read()
+    wait_for(lambda: not busy(engine)[0], "the slot to be free")
     assert engine.healthy()
 
 

@@ -6,13 +6,14 @@ Never: ends a process on its number alone: numbers are used again, so the time o
 
 import json
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from infra.errors import StartError
 
-# psutil's start times are steady; the clock they are told in may be set.
-START_TOLERANCE_S = 2.0
+START_TOLERANCE_S = 2.0  # the time of boot is told in whole seconds
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")  # on Linux; elsewhere none is told
 KILL_TIMEOUT_S = 10.0
 
 
@@ -46,20 +47,31 @@ def clear(path: Path) -> None:
     psutil.wait_procs([engine], timeout=KILL_TIMEOUT_S)
 
 
-def _identity(pid: int) -> list[float] | None:
+def _identity(pid: int) -> tuple[int, float, str] | None:
+    """Its number, the seconds from boot to its start, and which boot that was."""
     try:
-        return [pid, psutil.Process(pid).create_time()]
+        # The clock may be set while a process lives, and both of these move with it.
+        return pid, psutil.Process(pid).create_time() - psutil.boot_time(), _boot()
     except psutil.NoSuchProcess:
         return None
 
 
-def _find(identity: list[float] | None) -> psutil.Process | None:
+def _boot() -> str:
+    try:
+        return BOOT_ID.read_text().strip()
+    except OSError:
+        return ""
+
+
+def _find(identity: list[Any] | None) -> psutil.Process | None:
     if identity is None:
         return None
-    pid, started = identity
+    pid, started_s, boot = identity
+    now = _identity(int(pid))
+    if now is None or now[2] != boot or abs(now[1] - started_s) >= START_TOLERANCE_S:
+        return None
     try:
-        process = psutil.Process(int(pid))
-        same = abs(process.create_time() - started) < START_TOLERANCE_S
-        return process if same and process.status() != psutil.STATUS_ZOMBIE else None
+        process = psutil.Process(now[0])
+        return process if process.status() != psutil.STATUS_ZOMBIE else None
     except psutil.NoSuchProcess:
         return None

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
@@ -29,6 +30,7 @@ pytestmark = pytest.mark.unit
 
 SPACE = "model-b1-f16-f16-4096-0"
 WAIT_S = 20
+JUMP_S, DAY_S = 3600.0, 86_400.0
 ABC = conversation_name("abc")
 
 
@@ -119,6 +121,44 @@ def test_a_file_that_was_written_later_takes_the_older_ones_place(tmp_path: Path
     found = opened(tmp_path).find(ABC)
     assert found is not None
     assert found.file == newer.file
+
+
+def test_what_was_written_before_the_clock_was_set_back_does_not_keep_its_place_for_an_hour(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    before = write(store, tmp_path, ABC, b"old" * 100, 1000)
+    store.written(ahead := replace(before, written_s=time.time() + JUMP_S))
+    store.describe(ahead)
+    store.written(after := replace(write(store, tmp_path, ABC, b"new" * 200, 2000), written_s=time.time()))
+    store.describe(after)
+    found = store.find(ABC)
+    assert found is not None
+    assert (found.file, found.written_s) == (after.file, after.written_s)
+    assert not (tmp_path / ahead.file).exists()
+
+
+@pytest.mark.parametrize("jump_s", [-JUMP_S, JUMP_S], ids=["back", "on"])
+def test_a_clock_that_is_set_by_an_hour_costs_no_saved_cache(tmp_path: Path, jump_s: float) -> None:
+    """Neither described nor yet to be; and what is too old by then goes at the next sweep, not all of it."""
+    store = Store(tmp_path, SPACE, 10**9, DAY_S, lambda: time.time() + jump_s)
+    kept = save(store, tmp_path, ABC)
+    fresh = write(store, tmp_path, conversation_name("fresh"))
+    store.sweep()
+    store.check(kept)
+    store.describe(fresh)
+    assert store.used_bytes == kept.size_bytes + fresh.size_bytes
+
+
+def test_a_checkpoint_is_made_though_one_seems_to_be_from_later(tmp_path: Path) -> None:
+    house = House(tmp_path / "kv")
+    house.turn("abc", *talk("abc", 4))
+    assert house.save("abc")
+    entry, saved = house.described(ABC), house.caches.saved
+    assert saved is not None
+    assert saved.written_since(entry, rests_s=10)
+    for jump_s in (-JUMP_S, JUMP_S):
+        house.now_s += jump_s
+        assert not saved.written_since(entry, rests_s=10)
+        house.now_s -= jump_s
 
 
 def test_a_disk_on_which_no_room_can_be_made_costs_no_saved_cache(

@@ -13,6 +13,7 @@ from infra.errors import StartError
 from workers.llama import pid_file
 
 pytestmark = pytest.mark.unit
+NOBODY = [2**22 + 1, 0.0, ""]
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def change(note: Path, **parts: object) -> None:
 def test_an_engine_that_lost_its_worker_is_ended(tmp_path: Path, sleeper: "subprocess.Popen[bytes]") -> None:
     note = tmp_path / "run" / "engine-w1.json"
     pid_file.write(note, sleeper.pid)
-    change(note, worker=[2**22 + 1, 0.0])
+    change(note, worker=NOBODY)
     child = psutil.Process(sleeper.pid)
     pid_file.clear(note)
     assert not child.is_running()
@@ -51,10 +52,27 @@ def test_a_process_that_got_the_same_number_later_is_left_alone(
 ) -> None:
     note = tmp_path / "engine-w1.json"
     pid_file.write(note, sleeper.pid)
-    started = psutil.Process(sleeper.pid).create_time()
-    change(note, engine=[sleeper.pid, started - 60], worker=[2**22 + 1, 0.0])
+    pid, started_s, boot = json.loads(note.read_text())["engine"]
+    for stranger in ([pid, started_s - 60, boot], [pid, started_s, "another boot"]):
+        change(note, engine=stranger, worker=NOBODY)
+        pid_file.clear(note)
+        assert sleeper.poll() is None
+
+
+@pytest.mark.parametrize("jump_s", [-3600, 3600])
+def test_an_engine_is_known_again_after_the_clock_was_set(
+    tmp_path: Path, sleeper: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch, jump_s: float
+) -> None:
+    note = tmp_path / "engine-w1.json"
+    pid_file.write(note, sleeper.pid)
+    change(note, worker=NOBODY)
+    before_s, made_s = psutil.boot_time(), psutil.Process.create_time
+    # Linux tells both by the clock as it stands.
+    monkeypatch.setattr(psutil, "boot_time", lambda: before_s + jump_s)
+    monkeypatch.setattr(psutil.Process, "create_time", lambda process: made_s(process) + jump_s)
+    child = psutil.Process(sleeper.pid)
     pid_file.clear(note)
-    assert sleeper.poll() is None
+    assert not child.is_running()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"engine": 3}', '{"engine": null, "worker": null}'])
