@@ -1,4 +1,4 @@
-"""The gateway as one application: every response has an id, whatever happened; nobody is served before its first look."""
+"""The gateway as one application: every response has an id, and nobody is served before its first look."""
 
 import asyncio
 import socket
