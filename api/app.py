@@ -123,8 +123,6 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     log.info("serving", host=settings.host, port=settings.port)
     try:
         async with _running(app.state.house, (membership, follower, recovery, turns), warming):
-            # uvicorn listens when this is over: nobody is refused because the workers are not known yet.
-            await membership.first_look(FIRST_LOOK_S)
             yield
     finally:
         tickets.close()
@@ -138,6 +136,8 @@ async def _running(house: House, parts: Sequence["Part"], warming: Warming) -> A
     tasks = [asyncio.create_task(_keep_running(part)) for part in parts]
     warm_ups = asyncio.create_task(_keep_running(warming))
     try:
+        # uvicorn listens when this is over: nobody is refused because the workers are not known yet.
+        await house.membership.first_look(FIRST_LOOK_S)
         yield
     finally:
         await end([warm_ups])  # first: it gives its own jobs back

@@ -106,8 +106,8 @@ class Work:
             except EngineGarbled:
                 self._serving.said(garbled=True)
                 raise
-            except (EngineLost, EngineTimeout):
-                self._serving.doubt()  # before the job ends: a ticket that waits would take its place
+            except (EngineLost, EngineTimeout) as error:
+                self._serving.doubt(error.message)  # before the job ends: a ticket that waits would take its place
                 raise
         self._serving.said(garbled=False)
         # Only now: whoever hears of the end may ask again at once, and must find the conversation's slot free and its
@@ -159,6 +159,9 @@ class Work:
             if (full := turn.resumed.at_window_end(self._serving)) is not None:
                 return full
             raise PromptTooLong(error.prompt_tokens, self._limit_tokens(turn)) from None
+        except EngineGarbled:
+            turn.slot.held = None  # whatever it comes from may lie in the cache: that is not saved
+            raise
         return last
 
     def _outward(self, turn: "_Turn", event: Event) -> Delta:

@@ -14,10 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from infra.errors import EngineGarbled, EngineLost, EngineRefused
+from infra.errors import EngineError, EngineGarbled, EngineLost, EngineRefused
 from scheduler.contract import StopReason, TextDelta, ThinkingDelta, ToolCall
 from scheduler.policy.garbage import Repeats
 from workers.llama.calls import CallAssembler
+from workers.llama.engine_log import want_of_memory
 from workers.llama.stops import StopMatcher
 
 Chunk = dict[str, Any]
@@ -93,7 +94,8 @@ class ChunkParser:
         """
         if "error" in chunk:
             error = refusal(chunk["error"])
-            raise EngineLost("the engine could not compute the next token") if _CANNOT.search(error.message) else error
+            cannot = isinstance(error, EngineRefused) and _CANNOT.search(error.message)
+            raise EngineLost("the engine could not compute the next token") if cannot else error
         if "timings" in chunk:
             self._timings = chunk["timings"]
         if chunk.get("usage"):
@@ -171,12 +173,17 @@ class ChunkParser:
         return StopReason.END_TURN
 
 
-def refusal(error: Any) -> EngineRefused:
-    """The engine's error object as ours: the first line of its words, its status or 500."""
+def refusal(error: Any) -> EngineError:
+    """The engine's error object as ours: the first line of its words, its status or 500.
+
+    One that is short of memory does not refuse: another attempt may find it restarted.
+    """
     if not isinstance(error, dict):
         error = {"message": str(error)}
     status = error.get("code")
     words = str(error.get("message") or "no reason given").strip().splitlines()[0]
+    if short := want_of_memory(words):
+        return EngineLost(short)
     return EngineRefused(f"the engine refused: {words[:300]}", status=status if isinstance(status, int) else 500)
 
 
