@@ -165,6 +165,7 @@ class Answer:
                 self.failure = error_of(delta)
                 raise self.failure
             else:
+                self._deadlines.told()
                 stages.mark("content")
         if not deltas:
             await self._broker.ask(self._look_after())
@@ -181,6 +182,8 @@ class Answer:
         if await self._placed.vanished():
             self._placed.may_return = False  # or each retry would be given this beginning again, and never an end
             raise self._lost()
+        if self.started is not None and self._placed.waits:
+            self._deadlines.waits()
 
     def _lost(self) -> CorralError:
         """A record also runs out when an answer has waited in vain for another attempt."""

@@ -129,7 +129,7 @@ class Work:
         with caches.table.hold(want, partial(caches.patience_s, want)) as slot:
             found = prepare(caches, serving, self._running, job, request, slot, want)
             turn = _Turn(job, resumed, slot, want, caches, found, used)
-            with serving.generation(request, slot.number, job.queue_ms / 1000) as generation:
+            with serving.generation(request, slot.number, resumed.waited_s(job)) as generation:
                 self._running.attach(job.id, generation)
                 stages.mark("rendered")
                 last = self._relay(turn, generation, answer)
