@@ -9,6 +9,7 @@ The engine continues an answer that the client began; its stream then holds the 
 streamed, replies repeat the beginning), so nothing needs to be cut off here.
 """
 
+import http.client
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -181,10 +182,12 @@ def refusal(error: Any) -> EngineError:
     if not isinstance(error, dict):
         error = {"message": str(error)}
     status = error.get("code")
+    status = status if isinstance(status, int) else http.client.INTERNAL_SERVER_ERROR
     words = str(error.get("message") or "no reason given").strip().splitlines()[0]
-    if short := want_of_memory(words):
+    # A client's mistake is told with the client's words, which may be of anything.
+    if status >= http.client.INTERNAL_SERVER_ERROR and (short := want_of_memory(words)):
         return EngineLost(short)
-    return EngineRefused(f"the engine refused: {words[:300]}", status=status if isinstance(status, int) else 500)
+    return EngineRefused(f"the engine refused: {words[:300]}", status=status)
 
 
 def _as_text(text: str) -> list[TextDelta]:
