@@ -173,6 +173,7 @@ class Answer:
             else:
                 self.first_s = self.first_s or monotonic()
                 self.pieces += 1
+                self._deadlines.told()
                 stages.mark("content")
         if not deltas:
             await self._broker.ask(self._look_after())
@@ -189,6 +190,8 @@ class Answer:
         if await self._placed.vanished():
             self._placed.may_return = False  # or each retry would be given this beginning again, and never an end
             raise self._lost()
+        if self.started is not None and self._placed.waits:
+            self._deadlines.waits()
 
     def _lost(self) -> CorralError:
         """A record also runs out when an answer has waited in vain for another attempt."""

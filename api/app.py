@@ -67,6 +67,7 @@ GC_THRESHOLD = 50_000
 RESTART_S = 1.0
 CUT_AFTER_S = 2  # an answer looks up once a second; only one whose client does not read is cut
 GIVE_BACK_LIMIT_S = 2.0
+FIRST_LOOK_S = 2.0  # a broker that is away is no reason not to listen: the answers say so
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -134,6 +135,8 @@ async def _running(house: House, parts: Sequence["Part"], warming: Warming) -> A
     tasks = [asyncio.create_task(_keep_running(part)) for part in parts]
     warm_ups = asyncio.create_task(_keep_running(warming))
     try:
+        # uvicorn listens when this is over: nobody is refused because the workers are not known yet.
+        await house.membership.first_look(FIRST_LOOK_S)
         yield
     finally:
         await end([warm_ups])  # first: it gives its own jobs back
@@ -261,14 +264,21 @@ def serve(settings: Settings) -> None:
 def _shared_sockets(settings: Settings) -> list[socket.socket] | None:
     """The port, which other API processes listen on too; None when there are none. Raises StartError.
 
-    The kernel gives each connection to one of them, and no more to one that died.
+    The kernel gives each connection to one of them, and no more to one that died. It gives none to one that does not
+    listen yet: uvicorn lets it, once the process knows the workers.
     """
     if settings.api_workers == 1:
         return None
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    shared = socket.socket(socket.AF_INET6 if ":" in settings.host else socket.AF_INET)
     try:
-        return [socket.create_server((settings.host, settings.port), family=family, reuse_port=True)]
+        if shared.family is socket.AF_INET6:
+            shared.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        shared.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        shared.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        shared.bind((settings.host, settings.port))
+        return [shared]
     except OSError as error:
+        shared.close()
         reason = f"cannot listen on {settings.host}:{settings.port}: {error.strerror}; choose another --port"
         raise StartError("api", reason) from error
 

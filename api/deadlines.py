@@ -1,7 +1,8 @@
 """The deadlines of one answer, on the gateway's clock from the request's arrival.
 
 Owns: when the whole answer is late, and when it has not even begun in time.
-Never: the silence between tokens, which only the worker sees: a call is written unseen and sent when complete.
+Never: the silence of an engine that is at work, which only the worker sees: a call is written unseen and sent when
+complete.
 """
 
 from collections.abc import Callable
@@ -22,10 +23,21 @@ class Deadlines:
         self._began_s = clock()
         self._ends_s = self._began_s + self._total_s
         self._first_by_s = self._began_s + self._first_token_s
+        self._between_tokens_s = limits.between_tokens_s or inf
+        self._next_by_s = self._first_by_s
 
     def begun(self) -> None:
         """The engine has the prompt; from here on the worker keeps to the limits of tokens."""
         self._first_by_s = inf
+
+    def told(self) -> None:
+        """A part of the answer has come."""
+        self._next_by_s = self._clock() + self._between_tokens_s
+
+    def waits(self) -> None:
+        """It waits for another attempt, so nobody else keeps to the limits of tokens. Raises TooSlow."""
+        if self._clock() >= self._next_by_s:
+            raise TooSlow("the answer was lost, and does not go on in the time that the request allows; ask again")
 
     def left_s(self) -> float:
         """Seconds to the next deadline, above zero. Raises DeadlinePassed or TooSlow when it has passed."""

@@ -68,6 +68,7 @@ class Placed:
         self.spec = spec
         self.worker = worker
         self.may_use_reserve = False
+        self.waits = False  # in a line, as the last look showed it
         self.last: Finished | Failed | None = None
         self.eta_ms: int | None = None
         self._accuracy = accuracy
@@ -122,7 +123,7 @@ class Placed:
     async def _is_gone(self) -> bool:
         found = await self._jobs.whereabouts(self.spec.id)
         if found is not None:
-            self.worker, left_s = found
+            self.worker, left_s, self.waits = found
             self._lives_until_s = monotonic() + left_s
         return found is None
 

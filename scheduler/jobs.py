@@ -178,15 +178,15 @@ class Jobs:
         with broker_errors():
             await self._redis.delete(keys.job(job_id), keys.stream(job_id))
 
-    async def whereabouts(self, job_id: str) -> tuple[str, float] | None:
-        """The worker in whose line the job waits, or that runs it, and for how many seconds its record lives if nobody
-        renews it; None when there is no record any more."""
+    async def whereabouts(self, job_id: str) -> tuple[str, float, bool] | None:
+        """The worker in whose line the job waits, or that runs it, for how many seconds its record lives if nobody
+        renews it, and whether it waits; None when there is no record any more."""
         pipeline = self._redis.pipeline(transaction=False)
-        pipeline.hget(keys.job(job_id), "worker")
+        pipeline.hmget(keys.job(job_id), "worker", "state")
         pipeline.pttl(keys.job(job_id))
         with broker_errors():
-            worker, left_ms = await pipeline.execute()
-        return (str(worker.decode()), left_ms / 1000) if worker else None
+            (worker, state), left_ms = await pipeline.execute()
+        return (str(worker.decode()), left_ms / 1000, state == b"queued") if worker else None
 
     async def met_window(self, key_name: str, session: str) -> None:
         """Remember for ten minutes that this session was told its prompt is too long; a compaction may come twice."""

@@ -5,6 +5,7 @@ Never: decides; never writes (a worker announces itself through `claims`).
 """
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from time import monotonic
 from typing import Any
@@ -33,6 +34,12 @@ class Membership:
         self.fresh = False
         self._missed = False
         self._read_s = -MISSED_S
+        self._looked = asyncio.Event()
+
+    async def first_look(self, limit_s: float) -> None:
+        """Wait until `run` has looked once, well or in vain, for `limit_s` at most."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._looked.wait(), limit_s)
 
     async def run(self) -> None:
         """Keep `view` fresh until cancelled; `fresh` says whether the broker has answered within MISSED_S."""
@@ -45,6 +52,7 @@ class Membership:
                     log.warning("broker_missed", reason=error.message)
                 self._missed = True
                 self.fresh = monotonic() - self._read_s < MISSED_S
+            self._looked.set()
             await asyncio.sleep(REFRESH_S)
 
     async def read(self) -> ClusterView:

@@ -10,6 +10,7 @@ from redis.asyncio import Redis
 from scheduler.contract import ClusterView, Kind, WorkerView
 from scheduler.jobs import Jobs
 from scheduler.policy import placement
+from scheduler.policy.admission import ready
 from scheduler.policy.fleet import Fleets
 from scheduler.policy.load import Ahead, Load
 from scheduler.queue import Tickets
@@ -26,7 +27,7 @@ class Moves:
         self._jobs = jobs
         self._tickets = tickets
         self._bound = bound
-        self._view = view
+        self._view = view.model_copy(update={"workers": ready(view)})  # from nobody who waits to one who waits, too
         self._loads = {worker.info.name: worker for worker in view.workers}
         self._fleets = Fleets()
 

@@ -166,9 +166,10 @@ class Recovery:
         return again
 
     def _cannot_serve(self, name: str, info: WorkerInfo | None) -> bool:
-        if info is None or info.state.leaves or info.state is WorkerState.READY:
+        leaves = info is None or info.state.leaves or info.state is WorkerState.RESTARTING
+        if info is None or leaves or info.state is WorkerState.READY:
             self._unready_since_s.pop(name, None)
-            return info is None or info.state.leaves
+            return leaves
         since_s = self._unready_since_s.setdefault(name, monotonic())
         return monotonic() - since_s >= STUCK_S
 

@@ -186,6 +186,11 @@ class Held:
         """This client's session was told that its prompt is too long: its compaction may use the reserve."""
         await self.placed.met_window(self.spec.identity)
 
+    @property
+    def waits(self) -> bool:
+        """Whether the job waited in a line when `vanished` looked last."""
+        return self.placed.waits
+
     async def vanished(self) -> bool:
         """Whether the broker has lost the record of a job that has not ended. Learns where the job was moved to."""
         return self.last is None and await self.placed.vanished()

@@ -37,6 +37,8 @@ from workers.heartbeat import Heartbeat, new_incarnation
 from workers.keeper import keep_forever, leave, save_all
 from workers.lifecycle import drain_when_told
 from workers.llama import command, model
+from workers.memory import MemoryWatch, watch_memory
+from workers.renewal import Renewal
 from workers.running import Running, hear_cancellations
 from workers.serving import Serving
 from workers.tasks import Work
@@ -56,7 +58,9 @@ def serve(settings: Settings) -> None:
     incarnation = new_incarnation()
     claims = Claims(redis, reader, settings.worker_name, incarnation, rules_of(settings))
     heartbeat = Heartbeat(claims, serving, running, incarnation, settings.lease_renew_s, settings.lease_lifetime_s)
-    drain = Drain(serving, running)
+    renewal = Renewal(serving, running, settings.drain_s)
+    serving.on_condemned = renewal.condemn
+    drain = Drain(serving, running, renewal)
     heartbeat.on_drain = drain.told
     with ExitStack() as house:
         house.enter_context(metrics.served(settings))
@@ -69,7 +73,8 @@ def serve(settings: Settings) -> None:
         house.callback(_save_all, serving)
         keeping = partial(keep_forever, serving, settings.idle_slot_s)
         watching = partial(watch_forever, _watchdog(serving, settings))
-        house.enter_context(_threads(hearing, keeping, drain.run, watching, *[counting] * COUNTING_THREADS))
+        weighing = partial(watch_memory, MemoryWatch(serving, settings, renewal.plan))
+        house.enter_context(_threads(hearing, keeping, drain.run, watching, weighing, *[counting] * COUNTING_THREADS))
         drain_when_told(serving, running, settings.drain_s, partial(_announce_leave, serving, heartbeat))
         app = build(settings)
         attempts = Attempts(claims, partial(_send_ticket, Tickets(app), settings.worker_name))

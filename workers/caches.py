@@ -208,6 +208,12 @@ class Caches:
             owners = {slot.owner for slot in self.table.slots if slot.owner is not None}
             self.saved.promise(conversation_name(owner) for owner in owners)
 
+    def settle_promises(self) -> None:
+        """Whoever waits for what was promised here goes on: what could be saved has been."""
+        if self.saved is not None:
+            for what in self.saved.promised:
+                self.saved.settle(what)
+
     def _save(self, slot: Slot, held: Held, what: str, likely: float) -> bool:
         return self.saved is not None and self.saved.save(slot.number, held, what, likely)
 

@@ -2,7 +2,8 @@
 
 Owns: what a worker does between the two words, in a thread of its own: conversations are promised to the others,
 answers may end, longer ones are cut and go on elsewhere, what the slots hold is saved.
-Never: ends the worker (`lifecycle` does the same when it is told to end), hears the words (`heartbeat`).
+Never: ends the worker (`lifecycle` does the same when it is told to end), hears the words (`heartbeat`), restarts the
+engine (`renewal`, in the same thread: one of the two at a time).
 """
 
 import threading
@@ -12,6 +13,7 @@ import structlog
 
 from scheduler.contract import WorkerState
 from workers.keeper import leave, save_all
+from workers.renewal import Renewal
 from workers.running import Running
 from workers.serving import Serving
 
@@ -23,9 +25,10 @@ SAVE_LIMIT_S = 10.0
 class Drain:
     """Shared by the heartbeat, which says whether the worker is to be drained, and the thread that sees to it."""
 
-    def __init__(self, serving: Serving, running: Running) -> None:
+    def __init__(self, serving: Serving, running: Running, renewal: Renewal) -> None:
         self._serving = serving
         self._running = running
+        self._renewal = renewal
         self._asked = threading.Event()
         self._ends_s = 0.0
 
@@ -40,10 +43,16 @@ class Drain:
 
     def run(self, stopping: threading.Event) -> None:
         """See to each drain until `stopping`, or until the worker is told to end, which is a drain of its own."""
-        while not stopping.is_set() and not self._serving.draining.is_set():
-            if self._asked.wait(TICK_S):
+
+        def told_to_end() -> bool:
+            return stopping.is_set() or self._serving.draining.is_set()
+
+        while not told_to_end():
+            if self._renewal.due:
+                self._renewal.go_through(told_to_end)
+            elif self._asked.wait(TICK_S):
                 self._go_through(stopping)
-            elif self._serving.aside is not None:
+            elif self._serving.aside is not None and not self._renewal.due:
                 log.info("undrained", worker=self._serving.name)
                 self._show(None)
 
@@ -73,5 +82,4 @@ class Drain:
         self._show(WorkerState.DRAINED)
 
     def _show(self, state: WorkerState | None) -> None:
-        self._serving.aside = state
-        self._serving.on_change()
+        self._serving.set_aside(state)

@@ -41,6 +41,10 @@ class Resumed:
     seam: Seam
     told_more: bool = False
 
+    def waited_s(self, job: ClaimedJob) -> float:
+        """For how long its client has waited for the first token, which may be another one's to come."""
+        return job.queue_ms / 1000 if self.past.nothing else 0.0
+
     def outward(self, delta: Delta) -> Delta | None:
         """The delta as the client is to see it, in one answer with all that came before; None: not at all.
 
@@ -105,8 +109,14 @@ def resume(claims: Claims, serving: Serving, job: ClaimedJob, request: Generatio
     if said_tokens and started.prompt_tokens + said_tokens >= serving.context_tokens:
         return Over(started, _end(serving, started, StopReason.WINDOW, said_tokens))
     blanks = goes_on(past) and _keeps_blanks(serving, request, past)
-    again = given(request, past, said_tokens, blanks=blanks)
+    again = _within(request, given(request, past, said_tokens, blanks=blanks))
     return Resumed(again, past, said_tokens, Seam.after(past, blanks=blanks))
+
+
+def _within(request: GenerationRequest, again: GenerationRequest) -> GenerationRequest:
+    """Its first token is not the answer's: the client waits for it as for any other."""
+    limits = request.limits.model_copy(update={"first_token_s": request.limits.between_tokens_s})
+    return again.model_copy(update={"limits": limits})
 
 
 def _keeps_blanks(serving: Serving, request: GenerationRequest, past: Said) -> bool:

@@ -24,6 +24,7 @@ from workers import store_probe
 from workers.caches import Caches
 from workers.llama.client import Deadlines, EngineClient, Generation
 from workers.llama.command import Engine, build
+from workers.llama.engine_log import short_of_memory
 from workers.llama.model import ModelProfile, served_name
 from workers.llama.process import EngineProcess, EngineProps, EngineState
 from workers.llama.pulse import Pulse
@@ -54,9 +55,11 @@ class Serving:
         self.model_hash = file_hash(model) if isinstance(model, Path) else ""
         self.draining = threading.Event()
         self.consuming = threading.Event()
-        self.aside: WorkerState | None = None  # draining or drained, by command, while the worker goes on living
+        self.aside: WorkerState | None = None  # it takes no work for a while, as planned
+        self.why_aside = ""
         self.on_change: Callable[[], None] = _nobody
         self.on_engine_gone: Callable[[], None] = _nobody
+        self.on_condemned: Callable[[str], None] = self._end_engine
         self.engine_gone = False
         self._stopping = False
         self._settings = settings
@@ -95,14 +98,19 @@ class Serving:
         ready = self._client is not None and not self.draining.is_set() and self.aside is None
         return self.slot_count if ready else 0
 
-    def doubt(self) -> None:
-        """A connection to the engine broke: unless it still answers, take no ticket until it is ready again.
+    def doubt(self, reason: str) -> None:
+        """The engine lost an answer for this `reason`: unless it still answers, take no ticket until it is ready again.
 
         The engine's supervisor hears of its end a little later than the answers that it cut, and each of them makes
-        room for a job that would be lost too.
+        room for a job that would be lost too. One that answers, but is short of memory, is restarted.
         """
         client = self._client
-        if client is not None and not _answers(self.engine.base_url) and client is self._client:
+        if client is None:
+            return
+        if _answers(self.engine.base_url):
+            if short := reason if short_of_memory(reason) else self.engine.want_of_memory():
+                self.on_condemned(short)
+        elif client is self._client:
             self._client = None
             client.close()
             self.on_change()
@@ -111,7 +119,12 @@ class Serving:
         """An answer has ended; an engine that garbles one after the other is restarted."""
         self._garbled = garbage.row(self._garbled, garbled=garbled)
         if garbage.speaks_against_engine(self._garbled):
-            self.engine.condemn(f"its last {self._garbled} answers repeated one token again and again")
+            self.on_condemned(f"its last {self._garbled} answers repeated one token again and again")
+
+    def set_aside(self, state: WorkerState | None, why: str = "") -> None:
+        """Take no work from now on, or again; others hear of it at once."""
+        self.aside, self.why_aside = state, why
+        self.on_change()
 
     def stop_engine(self, grace_s: float) -> None:
         """End the engine, by force after `grace_s`."""
@@ -145,7 +158,7 @@ class Serving:
             name=self.name,
             incarnation=incarnation,
             state=self._state(),
-            reason=self.engine.reason,
+            reason=self.why_aside or self.engine.reason,
             model=self.model_name,
             model_hash=self.model_hash,
             context_tokens=self.context_tokens,
@@ -160,6 +173,9 @@ class Serving:
             engine_pid=self.engine.pid,
             started_ms=started_ms,
         )
+
+    def _end_engine(self, reason: str) -> None:
+        self.engine.condemn(reason)
 
     def _state(self) -> WorkerState:
         if self.draining.is_set():

@@ -109,8 +109,8 @@ class Work:
             except EngineGarbled:
                 self._serving.said(garbled=True)
                 raise
-            except (EngineLost, EngineTimeout):
-                self._serving.doubt()  # before the job ends: a ticket that waits would take its place
+            except (EngineLost, EngineTimeout) as error:
+                self._serving.doubt(error.message)  # before the job ends: a ticket that waits would take its place
                 raise
         self._serving.said(garbled=False)
         # Only now: whoever hears of the end may ask again at once, and must find the conversation's slot free and its
@@ -132,7 +132,7 @@ class Work:
         with caches.table.hold(want, partial(caches.patience_s, want)) as slot:
             found = prepare(caches, serving, self._running, job, request, slot, want)
             turn = _Turn(job, resumed, slot, want, caches, found, used)
-            with serving.generation(request, slot.number, job.queue_ms / 1000) as generation:
+            with serving.generation(request, slot.number, resumed.waited_s(job)) as generation:
                 self._running.attach(job.id, generation)
                 stages.mark("rendered")
                 last = self._relay(turn, generation, answer)
@@ -162,6 +162,9 @@ class Work:
             if (full := turn.resumed.at_window_end(self._serving)) is not None:
                 return full
             raise PromptTooLong(error.prompt_tokens, self._limit_tokens(turn)) from None
+        except EngineGarbled:
+            turn.slot.held = None  # whatever it comes from may lie in the cache: that is not saved
+            raise
         return last
 
     def _outward(self, turn: "_Turn", event: Event) -> Delta:

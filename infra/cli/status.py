@@ -25,12 +25,14 @@ STARTS_OF = {
     "loading": "once it is ready",
     "failing": "once it is ready",
     "sick": "once it is well",
+    "restarting": "once it is ready",
     "draining": "once moved",
     "drained": "once moved",
 }
 COLOUR_OF = {
     "ready": "green",
     "loading": "yellow",
+    "restarting": "yellow",
     "draining": "yellow",
     "drained": "yellow",
     "failing": "red",

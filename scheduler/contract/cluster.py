@@ -13,6 +13,7 @@ class WorkerState(StrEnum):
     READY = "ready"
     FAILING = "failing"
     SICK = "sick"  # its engine failed too often in a row; it rests
+    RESTARTING = "restarting"  # its engine is, as planned; it takes work again soon
     DRAINING = "draining"
     DRAINED = "drained"
 

@@ -19,7 +19,12 @@ def serving(view: ClusterView, model: str) -> ClusterView:
 
 
 def able(view: ClusterView) -> tuple[WorkerView, ...]:
-    """The workers that take new work now."""
+    """The workers that take new work now; where there are none, those that do in a moment: it waits for them."""
+    return ready(view) or tuple(worker for worker in view.workers if worker.info.state is WorkerState.RESTARTING)
+
+
+def ready(view: ClusterView) -> tuple[WorkerView, ...]:
+    """The workers whose engines take work now."""
     return tuple(worker for worker in view.workers if worker.info.state is WorkerState.READY)
 
 

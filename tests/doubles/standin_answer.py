@@ -21,7 +21,7 @@ BATCH_TOKENS = 2048  # prefill goes by batches of as many, each reported
 class Answering:
     """One request from its slot to its last chunk.
 
-    `outcome` ends as done, cancelled, failed, dropped or died; before that it is waiting or running.
+    `outcome` ends as done, cancelled, failed, dropped, died or aborted; before that it is waiting or running.
     """
 
     def __init__(self, table: SlotTable, body: JsonObject, model: str) -> None:
@@ -78,6 +78,8 @@ class Answering:
         self.outcome = "running"
         self.reused = slot.common(self.prompt) if self.body.get("cache_prompt", True) else 0
         slot.prompt_tokens, slot.reused_tokens = len(self.prompt), self.reused
+        if self.plan.leak_bytes:
+            self.table.leaked.append(b"x" * self.plan.leak_bytes)
         if self.plan.hang_at_once:
             await asyncio.Event().wait()
         async for chunk in self._prefill():
@@ -173,7 +175,12 @@ class Answering:
         return min([room, *(number for number in wanted if number >= 0)])
 
     def _fault(self) -> str | None:
-        faults = {"failed": self.plan.fail_after, "died": self.plan.die_after, "dropped": self.plan.drop_after}
+        faults = {
+            "failed": self.plan.fail_after,
+            "died": self.plan.die_after,
+            "aborted": self.plan.abort_after,
+            "dropped": self.plan.drop_after,
+        }
         return next((name for name, after in faults.items() if 0 <= after <= self.predicted), None)
 
     def _refused(self) -> Refusal | None:

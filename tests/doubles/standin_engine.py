@@ -43,6 +43,12 @@ KEEP_ALIVE_REQUESTS = 100  # llama-server closes a kept connection after as many
 KEEP_ALIVE_S = 5
 OTHER_ROUTES = {"POST /v1/chat/completions", "POST /completion"}
 NO_MESSAGES = Refusal(400, "Expected 'messages' to be an array", "invalid_request_error")
+CARD_IS_FULL = """\
+CUDA error: out of memory
+  current device: 0, in function alloc at ggml-cuda.cu:479
+  cuMemCreate(&handle, reserve_size, &prop, 0)
+ggml-cuda.cu:98: CUDA error
+"""
 REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 503: "Service Unavailable"}
 
 
@@ -182,6 +188,10 @@ class Connection:
         self.engine.note("request", **answering.report(), **prompt)
         if answering.outcome == "died":
             os._exit(1)
+        if answering.outcome == "aborted":
+            sys.stderr.write(CARD_IS_FULL)
+            sys.stderr.flush()
+            os.abort()
         if answering.refusal is not None and not self.streaming:
             return await self.refuse(answering.refusal)
         return answering.outcome == "done"

@@ -20,8 +20,10 @@ The last instruction in the last user text counts; once a tool result follows it
     freeze after N tokens            the loop stands still for good, for all; only /health answers (0: in the prefill)
     repeat WORD                      this word until the limit
     die after N tokens               the process is gone
+    exhaust the card after N tokens  the process aborts, with what it says when the card's memory is full
     drop after N tokens              only this connection is gone
     slow start Ns                    N seconds of silence before the first token (with any other instruction)
+    leaking N MB                     so much memory is never given back (with any other instruction)
     at N tokens/s                    this request's own decode speed (with any other instruction)
 """
 
@@ -60,6 +62,7 @@ class Plan:
     fail_status: int = 0
     fail_after: int = -1
     die_after: int = -1
+    abort_after: int = -1
     drop_after: int = -1
     freeze_after: int = -1
     repeat: bool = False
@@ -67,6 +70,7 @@ class Plan:
     hang_at_once: bool = False
     start_delay_s: float = 0
     tokens_per_s: float = 0
+    leak_bytes: int = 0
 
 
 def plan(body: JsonObject) -> Plan:
@@ -166,6 +170,7 @@ def _faulty(field: str) -> Answerer:
 _INSTRUCTIONS: list[tuple[str, Answerer]] = [
     (r"fail after (\d+) tokens?", _faulty("fail_after")),
     (r"die after (\d+) tokens?", _faulty("die_after")),
+    (r"exhaust the card after (\d+) tokens?", _faulty("abort_after")),
     (r"drop after (\d+) tokens?", _faulty("drop_after")),
     (r"freeze after (\d+) tokens?", _faulty("freeze_after")),
     (r"repeat (\w+)", lambda found: Plan(content=(f" {found[-1][1]}",), repeat=True)),
@@ -185,11 +190,13 @@ _INSTRUCTIONS: list[tuple[str, Answerer]] = [
 
 def _with_pace(answer: Plan, text: str) -> Plan:
     delay = re.search(r"slow start ([\d.]+) ?s", text)
+    leak = re.search(r"leaking (\d+) MB", text)
     speed = re.search(r"at ([\d.]+) tokens?/s", text)
     return replace(
         answer,
         start_delay_s=float(delay[1]) if delay else 0.0,
         tokens_per_s=float(speed[1]) if speed else 0.0,
+        leak_bytes=int(leak[1]) * 10**6 if leak else 0,
     )
 
 

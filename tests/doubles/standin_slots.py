@@ -56,6 +56,7 @@ class SlotTable:
         self.decode_tokens_per_s = decode_tokens_per_s
         self.moving = asyncio.Lock()
         self.frozen = False
+        self.leaked: list[bytes] = []
         self.tasks = itertools.count()
         self.prompt_total = 0
         self.predicted_total = 0

@@ -21,10 +21,11 @@ class EngineState(StrEnum):
 class Life:
     """One life of the engine's process, looked at when it is over. `ready_s` is None when it never was ready.
 
-    It was `condemned` when somebody found that it did not work.
+    It was `condemned` when somebody found that it did not work; that an end was `planned` is no failure.
     """
 
     reason: str
     ready_s: float | None = None
     port_taken: bool = False
     condemned: bool = False
+    planned: bool = False

@@ -9,15 +9,17 @@ The engine continues an answer that the client began; its stream then holds the 
 streamed, replies repeat the beginning), so nothing needs to be cut off here.
 """
 
+import http.client
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from infra.errors import EngineGarbled, EngineLost, EngineRefused
+from infra.errors import EngineError, EngineGarbled, EngineLost, EngineRefused
 from scheduler.contract import StopReason, TextDelta, ThinkingDelta, ToolCall
 from scheduler.policy.garbage import Repeats
 from workers.llama.calls import CallAssembler
+from workers.llama.engine_log import want_of_memory
 from workers.llama.stops import StopMatcher
 
 Chunk = dict[str, Any]
@@ -93,7 +95,8 @@ class ChunkParser:
         """
         if "error" in chunk:
             error = refusal(chunk["error"])
-            raise EngineLost("the engine could not compute the next token") if _CANNOT.search(error.message) else error
+            cannot = isinstance(error, EngineRefused) and _CANNOT.search(error.message)
+            raise EngineLost("the engine could not compute the next token") if cannot else error
         if "timings" in chunk:
             self._timings = chunk["timings"]
         if chunk.get("usage"):
@@ -171,13 +174,20 @@ class ChunkParser:
         return StopReason.END_TURN
 
 
-def refusal(error: Any) -> EngineRefused:
-    """The engine's error object as ours: the first line of its words, its status or 500."""
+def refusal(error: Any) -> EngineError:
+    """The engine's error object as ours: the first line of its words, its status or 500.
+
+    One that is short of memory does not refuse: another attempt may find it restarted.
+    """
     if not isinstance(error, dict):
         error = {"message": str(error)}
     status = error.get("code")
+    status = status if isinstance(status, int) else http.client.INTERNAL_SERVER_ERROR
     words = str(error.get("message") or "no reason given").strip().splitlines()[0]
-    return EngineRefused(f"the engine refused: {words[:300]}", status=status if isinstance(status, int) else 500)
+    # A client's mistake is told with the client's words, which may be of anything.
+    if status >= http.client.INTERNAL_SERVER_ERROR and (short := want_of_memory(words)):
+        return EngineLost(short)
+    return EngineRefused(f"the engine refused: {words[:300]}", status=status)
 
 
 def _as_text(text: str) -> list[TextDelta]:

@@ -21,7 +21,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import psutil
 import structlog
 
 from infra import guard
@@ -31,7 +30,7 @@ from infra.model_setting import HfModel
 from infra.network import free_port
 from infra.observability import metrics
 from scheduler.policy import restarting
-from workers.llama import command, engine_log, pid_file
+from workers.llama import command, engine_log, memory, pid_file
 from workers.llama.command import Engine
 from workers.llama.life import EngineState, Life
 from workers.llama.model import ModelProfile
@@ -72,7 +71,7 @@ class EngineProcess:
         self._changed = threading.Condition()
         self._state = self._announced = EngineState.STOPPED
         self._reason, self._over = "", False
-        self._port, self._pid = 0, 0
+        self._port, self._pid, self._log_at_ready = 0, 0, 0
         self._process: subprocess.Popen[bytes] | None = None  # until it is about to be reaped
         self._verdict: Life | None = None
         self._props: EngineProps | None = None
@@ -109,17 +108,18 @@ class EngineProcess:
 
     def rss_bytes(self) -> int:
         """Memory of the engine's process that is in RAM; 0 while there is none."""
-        pid = self._pid
-        try:
-            return int(psutil.Process(pid).memory_info().rss) if pid else 0
-        except psutil.Error:
-            return 0
+        return memory.resident_bytes(self._pid)
 
-    def condemn(self, reason: str) -> None:
-        """End this life of a ready engine at once; it is started again as after a crash."""
+    def want_of_memory(self) -> str:
+        """What the engine has said lately, since it was ready, of memory that is short; empty when nothing."""
+        return engine_log.want_of_memory(engine_log.since(self.log_path, self._log_at_ready))
+
+    def condemn(self, reason: str, *, planned: bool = False) -> None:
+        """End this life of a ready engine at once; it is started again as after a crash, or, when that was `planned`,
+        without a pause, and no failure is counted."""
         with self._changed:
             if self._process is not None and self._state is EngineState.READY and self._verdict is None:
-                self._verdict = Life(reason, condemned=True)
+                self._verdict = Life(reason, condemned=not planned, planned=planned)
                 guard.kill(self._process)
 
     def start(self) -> None:
@@ -177,6 +177,9 @@ class EngineProcess:
             ever_ready = ever_ready or life.ready_s is not None
             if self._stop.is_set():
                 return
+            if life.planned:
+                self._change(EngineState.STARTING)  # at once: nobody is to speak to the one that has gone
+                continue
             failures = restarting.row(failures, life.ready_s, seen_late=life.condemned)
             pause_s = self._failed(failures, life.reason)
             if not ever_ready:
@@ -187,7 +190,7 @@ class EngineProcess:
         """Says so; returns how long to rest."""
         metrics.ENGINE_FAILURES.inc()
         after = self._settings.sick_after
-        pause_s = restarting.pause_s(failures, after, memory=engine_log.MEMORY_REMEDY in reason)
+        pause_s = restarting.pause_s(failures, after, memory=engine_log.short_of_memory(reason))
         if restarting.sick(failures, after):
             often = f"its engine failed {failures} times in a row and is tried again in {pause_s:g} s; the last time: "
             self._change(EngineState.SICK, often + reason)
@@ -219,7 +222,7 @@ class EngineProcess:
         with Probe(port, self.api_key) as probe:
             life = self._load(process, probe)
             if life is None:
-                ready_at = time.monotonic()
+                ready_at, self._log_at_ready = time.monotonic(), engine_log.end(self.log_path)
                 self._change(EngineState.READY)
                 life = replace(self._watch(process, probe), ready_s=time.monotonic() - ready_at)
         return self._bury(process, life, log_start)

@@ -119,6 +119,20 @@ async def test_jobs_stay_behind_a_failing_engine_when_nobody_else_can_serve(
     assert store.line("w1") == waiting
 
 
+async def test_what_waits_for_an_engine_that_restarts_as_planned_goes_to_others_at_once_but_not_to_one_that_does_too(
+    store: Store,
+) -> None:
+    worker, other = store.worker("w1"), store.worker("w2")
+    waiting = await line_of(store, "w1", 2)
+    worker.beat(state=WorkerState.RESTARTING)
+    other.beat(state=WorkerState.RESTARTING)
+    await sweeper(store).sweep()
+    assert (store.line("w1"), store.line("w2")) == (waiting, [])
+    other.beat(state=WorkerState.READY)
+    await sweeper(store).sweep()
+    assert (store.line("w1"), store.line("w2")) == ([], waiting)
+
+
 # --- where to -----------------------------------------------------------------------------------------------------
 
 

@@ -199,7 +199,7 @@ async def test_one_who_hears_late_that_a_job_was_lost_does_not_submit_it_once_mo
     worker, job, whereabouts = store.worker(), spec(), Jobs.whereabouts
     asked, heard = asyncio.Event(), asyncio.Event()
 
-    async def late(jobs: Jobs, job_id: str) -> tuple[str, float] | None:
+    async def late(jobs: Jobs, job_id: str) -> tuple[str, float, bool] | None:
         found = await whereabouts(jobs, job_id)
         asked.set()
         await heard.wait()

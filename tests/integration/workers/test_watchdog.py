@@ -17,6 +17,7 @@ from tests.integration.workers.clients import (
     Asking,
     body,
     engine_pid,
+    events_of,
     headers,
     hung_up,
     outcomes,
@@ -113,6 +114,21 @@ def test_a_stream_is_not_held_past_its_limits_either(tmp_path: Path, broker: Bro
             wait_running(cluster, 0)
             os.kill(engine_pid(cluster), signal.SIGKILL)
             wait_for(lambda: is_ready(cluster), "the next engine", 30)
+
+
+def test_an_answer_that_goes_on_has_begun_in_time_however_late_its_engine_dies(tmp_path: Path, broker: Broker) -> None:
+    """A limit for the first token is over when that was told, and not counted again for what is left."""
+    with one_slot(tmp_path, broker) as cluster:
+        late = headers("late") | {"X-Corral-First-Token-Timeout": "2"}
+        sent = {"json": body("say 45 words at 10 tokens/s"), "headers": late, "timeout": 60}
+        text, killed = "", False
+        with httpx.stream("POST", f"{cluster.url}/v1/messages", trust_env=False, **sent) as response:  # type: ignore[arg-type]
+            for event in events_of(response):
+                text += event.get("delta", {}).get("text", "")
+                if not killed and text.count("w") > 25:
+                    os.kill(engine_pid(cluster), signal.SIGKILL)
+                    killed = True
+        assert (text, event["type"]) == (words(45), "message_stop")
 
 
 @pytest.mark.parametrize("text", ["0", "soon", "-3"])

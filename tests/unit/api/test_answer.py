@@ -34,7 +34,7 @@ class Job:
     """A job as `Placed` shows it. Each thing that is asked of the broker takes what comes next from `says`."""
 
     worker = moved_to = "w1"
-    may_use_reserve = shared = False
+    may_use_reserve = shared = waits = False
     may_return = True
     eta_ms: int | None = None
     spec = SimpleNamespace(id="job")
@@ -157,6 +157,15 @@ async def test_an_answer_in_full_flow_is_ended_by_its_deadline_too() -> None:
 async def test_an_answer_that_does_not_begin_in_time_is_over_and_may_be_asked_for_again() -> None:
     with pytest.raises(TooSlow, match="did not begin within"):
         await answer(Job([]), limits=Limits(first_token_s=1e-9)).commit()
+
+
+async def test_an_answer_that_waits_for_another_attempt_is_held_to_the_limits_of_tokens_all_the_same() -> None:
+    job = Job(ENDS[:2], [])
+    job.waits = True
+    made = answer(job, limits=Limits(between_tokens_s=1e-9))
+    found = await events(made)
+    assert found[-1]["type"] == "error"
+    assert isinstance(made.failure, TooSlow)
 
 
 async def test_an_answer_that_has_begun_is_left_to_its_worker() -> None:

@@ -1,13 +1,21 @@
-"""The gateway as one application: every response has an id, whatever happened."""
+"""The gateway as one application: every response has an id, and nobody is served before its first look."""
+
+import asyncio
+import socket
+from contextlib import closing
 
 import httpx
 import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 
-from api.app import _limits, create_app
+from api import app as module
+from api.app import _limits, _shared_sockets, create_app
 from infra.config import Settings
+from scheduler.contract import ClusterView
 from scheduler.jobs import Limits
+from scheduler.membership import Membership
+from tests.doubles.services import free_port
 
 pytestmark = pytest.mark.unit
 
@@ -36,3 +44,37 @@ async def test_every_response_has_one_request_id(path: str, status: int) -> None
 def test_placement_is_bound_by_the_settings() -> None:
     settings = Settings(queue_limit=7, home_lifetime_s=60, move_margin_s=2.5, urgent_share=0.5)
     assert _limits(settings) == Limits(queue=7, home_ms=60_000, move_margin_ms=2500, urgent_share=0.5)
+
+
+async def test_nobody_is_served_before_the_first_look_at_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    began, may_end = asyncio.Event(), asyncio.Event()
+
+    async def read(_: Membership) -> ClusterView:
+        began.set()
+        await may_end.wait()
+        return ClusterView(now_ms=1)
+
+    monkeypatch.setattr(Membership, "read", read)
+    monkeypatch.setattr(module, "FIRST_LOOK_S", 600)
+    app = create_app(Settings(redis_url=f"redis://127.0.0.1:{free_port()}/0"))
+    lifespan = app.router.lifespan_context(app)
+    starting = asyncio.ensure_future(lifespan.__aenter__())
+    async with asyncio.timeout(30):
+        await began.wait()
+        await asyncio.sleep(0)
+        assert not starting.done()
+        may_end.set()
+        await starting
+        assert app.state.house.membership.fresh
+        await lifespan.__aexit__(None, None, None)
+
+
+def test_a_process_that_does_not_serve_yet_is_given_no_connection_of_the_shared_port() -> None:
+    settings = Settings(port=free_port(), api_workers=2)
+    [serves], [starts] = _shared_sockets(settings) or [], _shared_sockets(settings) or []
+    with closing(serves), closing(starts):
+        serves.listen()
+        for _ in range(20):
+            with socket.create_connection((settings.host, settings.port), timeout=10):
+                serves.settimeout(10)
+                serves.accept()[0].close()

@@ -49,3 +49,26 @@ async def test_one_read_that_fails_is_no_broker_that_is_away(
 
 async def test_a_broker_that_never_answered_is_away() -> None:
     assert not Membership(cast(Redis, None)).fresh
+
+
+@pytest.mark.parametrize("answered", [False, True], ids=["it answers", "it is away"])
+async def test_the_first_look_is_over_once_the_broker_has_answered_or_failed(
+    monkeypatch: pytest.MonkeyPatch, answered: bool
+) -> None:
+    made, read = Membership(cast(Redis, None)), Read()
+    read.answered = answered
+    monkeypatch.setattr(made, "read", cast(Any, read))
+    looking = asyncio.create_task(made.first_look(600))
+    await asyncio.sleep(0)
+    assert not looking.done()
+    reading = asyncio.create_task(made.run())
+    async with asyncio.timeout(WAIT_S):
+        await looking
+    assert made.fresh is not answered
+    reading.cancel()
+    await asyncio.wait([reading])
+
+
+async def test_a_broker_that_does_not_answer_is_not_waited_for_longer_than_the_limit() -> None:
+    async with asyncio.timeout(WAIT_S):
+        await Membership(cast(Redis, None)).first_look(0.01)

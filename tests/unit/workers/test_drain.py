@@ -10,6 +10,7 @@ import pytest
 from scheduler.contract import WorkerState
 from tests.doubles.services import wait_for
 from workers.drain import Drain
+from workers.renewal import Renewal
 from workers.running import Running
 from workers.serving import Serving
 
@@ -28,8 +29,9 @@ class Worker:
         self.shown: list[WorkerState | None] = []
         self.aside: WorkerState | None = None
 
-    def on_change(self) -> None:
-        self.shown.append(self.aside)
+    def set_aside(self, state: WorkerState | None) -> None:
+        self.aside = state
+        self.shown.append(state)
 
 
 class Generation:
@@ -66,7 +68,8 @@ def running() -> Running:
 
 @pytest.fixture
 def drain(worker: Worker, running: Running) -> Drain:
-    return Drain(cast(Serving, worker), running)
+    serving = cast(Serving, worker)
+    return Drain(serving, running, Renewal(serving, running, 0))
 
 
 def test_the_gate_closes_with_the_word_itself(worker: Worker, drain: Drain) -> None:

@@ -12,6 +12,7 @@ from scheduler.contract import (
     Finished,
     GenerationRequest,
     Kind,
+    Limits,
     Message,
     Started,
     StopReason,
@@ -189,3 +190,16 @@ def test_only_an_answers_own_beginning_may_fill_the_window() -> None:
     end = resumed(FIRST, TextDelta("one two")).at_window_end(serving)
     assert end is not None
     assert (end.stop_reason, end.output_tokens, end.prompt_tokens) == (StopReason.WINDOW, 2, PROMPT_TOKENS)
+
+
+def test_the_first_token_of_an_answer_that_goes_on_was_told_before_and_its_next_one_is_waited_for() -> None:
+    limits = Limits(total_s=60, first_token_s=1, between_tokens_s=9)
+    request = GenerationRequest(model="m", messages=(HELLO,), max_tokens=100, limits=limits)
+    job = ClaimedJob("job", 2, 5, "me", "c", Kind.MAIN, 7000, False, b"")
+    waited = {}
+    pasts: dict[str, list[Delta]] = {"new": [FIRST], "begun": [FIRST, TextDelta("one ")]}
+    for name, deltas in pasts.items():
+        found = resume(cast(Claims, Past(*deltas)), cast(Serving, cast(Any, Engine())), job, request)
+        assert isinstance(found, Resumed)
+        waited[name] = (found.waited_s(job), found.request.limits.first_token_s)
+    assert waited == {"new": (7, 1), "begun": (0, 9)}

@@ -14,10 +14,12 @@ import structlog
 from infra import store_folder
 from infra.config import Settings
 from infra.errors import StartError
+from scheduler.contract import WorkerState
 from tests.doubles.cluster import empty_model
 from workers import app
 from workers import serving as serving_module
 from workers.heartbeat import Heartbeat
+from workers.llama import engine_log
 from workers.llama.command import Engine
 from workers.llama.model import ModelProfile
 from workers.llama.probe import EngineProps
@@ -130,3 +132,43 @@ def test_an_engine_that_takes_no_connection_is_gone() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
     assert not serving_module._answers(url)
+
+
+@pytest.mark.parametrize(
+    ("reason", "said", "condemned"),
+    [
+        ("the engine was silent", "", []),
+        ("the engine could not compute", "CUDA error: out of memory\n", ["the memory of the card is full"]),
+        (f"short{engine_log.CARD_REMEDY}", "", ["short"]),
+    ],
+)
+def test_an_engine_that_answers_but_is_short_of_memory_is_restarted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str, said: str, condemned: list[str]
+) -> None:
+    monkeypatch.setattr(serving_module, "_answers", lambda _: True)
+    told: list[str] = []
+
+    def until_stopped(engine: EngineProcess) -> None:
+        assert engine._stop.wait(WAIT_S)
+
+    made = serving(tmp_path, monkeypatch, until_stopped)
+    with app._engine(made, cast(Heartbeat, Heart()), Running(), WAIT_S):
+        made.on_condemned = told.append
+        made.engine.log_path.parent.mkdir(parents=True, exist_ok=True)
+        made.engine.log_path.write_text(said)
+        made.doubt(reason)
+        assert [words.partition(":")[0].partition(";")[0] for words in told] == condemned
+        assert made.usable_slots() == 1
+
+
+def test_a_worker_set_aside_says_why_and_takes_no_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def until_stopped(engine: EngineProcess) -> None:
+        assert engine._stop.wait(WAIT_S)
+
+    made = serving(tmp_path, monkeypatch, until_stopped)
+    with app._engine(made, cast(Heartbeat, Heart()), Running(), WAIT_S):
+        made.set_aside(WorkerState.RESTARTING, "its memory grew")
+        info = made.info("1", 0)
+        assert (info.state, info.reason, made.usable_slots()) == (WorkerState.RESTARTING, "its memory grew", 0)
+        made.set_aside(None)
+        assert (made.info("1", 0).reason, made.usable_slots()) == ("", 1)

@@ -144,7 +144,7 @@ class Engine:
     def said(self, *, garbled: bool) -> None:
         self.garbled.append(garbled)
 
-    def doubt(self) -> None:
+    def doubt(self, _reason: str) -> None:
         self.doubts += 1
 
     @property
@@ -477,4 +477,5 @@ def test_whether_an_answer_was_garbage_is_told_and_garbage_is_not_tried_again(ag
     lines = Lines(BODY)
     pen = run(engine, lines)
     assert engine.garbled == [again is not None]
+    assert (engine.caches.table.slots[0].held is None) is (again is not None)  # what it comes from is not saved
     assert pen.finals == ["failed" if again else "done"]

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from infra.config import Settings
 from scheduler.contract import Rates
 from workers import watchdog as module
 from workers.llama.pulse import Pulse
@@ -110,3 +111,9 @@ def test_an_engine_without_work_that_answers_owes_nothing_any_more(monkeypatch: 
     pass_by(watchdog, engine, 30 + APART_S)
     assert pulse.silent_s() == 0
     assert engine.condemned == []
+
+
+def test_a_hang_is_seen_before_any_client_s_patience_with_the_defaults_is_over() -> None:
+    settings = Settings()
+    longest_s = settings.hang_s + 2 * APART_S
+    assert longest_s < settings.between_tokens_timeout_s <= settings.first_token_timeout_s <= settings.answer_timeout_s

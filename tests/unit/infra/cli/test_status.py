@@ -7,7 +7,9 @@ from rich.console import Console
 
 from infra.cli import status
 from infra.cli.gateway import Misses, Slot, Status, Store, Wait, Waiting, Worker
+from infra.cli.status import COLOUR_OF, STARTS_OF
 from infra.errors import CorralError
+from scheduler.contract import WorkerState
 from tests.unit.infra.cli.conftest import FixedApi
 
 pytestmark = pytest.mark.unit
@@ -151,3 +153,8 @@ def test_the_tables_fit_the_terminal(width: int) -> None:
 
 def test_an_empty_cluster_says_how_to_fill_it() -> None:
     assert "corral up" in printed(Status(), 80)
+
+
+def test_every_state_of_a_worker_has_a_colour_and_words_for_those_who_wait_there() -> None:
+    assert set(COLOUR_OF) == set(WorkerState)
+    assert set(STARTS_OF) == set(WorkerState) - {WorkerState.READY}

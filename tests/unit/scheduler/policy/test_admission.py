@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.contract import ClusterView, WorkerState
-from scheduler.policy.admission import LOADING_RETRY_S, able, retry_after_s, serving, why_none
+from scheduler.policy.admission import LOADING_RETRY_S, able, ready, retry_after_s, serving, why_none
 from tests.unit.scheduler.policy.views import view, views, worker
 
 pytestmark = pytest.mark.unit
@@ -28,9 +28,11 @@ def test_with_nobody_able_the_hint_is_a_short_one() -> None:
 
 
 @given(views)
-def test_able_are_exactly_the_ready_ones(cluster: ClusterView) -> None:
-    assert {w.info.state for w in able(cluster)} <= {WorkerState.READY}
-    assert len(able(cluster)) == sum(w.info.state is WorkerState.READY for w in cluster.workers)
+def test_able_are_exactly_the_ready_ones_and_without_any_those_that_restart_as_planned(cluster: ClusterView) -> None:
+    states = {w.info.state for w in cluster.workers}
+    wanted = WorkerState.READY if WorkerState.READY in states else WorkerState.RESTARTING
+    assert able(cluster) == tuple(w for w in cluster.workers if w.info.state is wanted)
+    assert ready(cluster) == tuple(w for w in cluster.workers if w.info.state is WorkerState.READY)
 
 
 def test_a_model_is_served_by_its_own_workers_and_maybe_by_those_that_have_not_told_theirs() -> None:

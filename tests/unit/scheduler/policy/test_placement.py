@@ -6,7 +6,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from scheduler.contract import Rates, StoreInfo, WorkerState, WorkerView
+from scheduler.contract import ClusterView, Rates, StoreInfo, WorkerState, WorkerView
+from scheduler.policy.admission import able
 from scheduler.policy.load import Load
 from scheduler.policy.placement import (
     MOST_CANDIDATES,
@@ -49,19 +50,25 @@ def taken(found: tuple[Candidate, ...], job: Known, **at: Load) -> str:
     return found[choice.index].worker
 
 
-def ready(cluster: tuple[WorkerView, ...]) -> set[str]:
-    return {w.info.name for w in cluster if w.info.state is WorkerState.READY}
+def taking(cluster: tuple[WorkerView, ...]) -> tuple[WorkerView, ...]:
+    return able(ClusterView(now_ms=0, workers=cluster))
+
+
+def takers(cluster: tuple[WorkerView, ...]) -> set[str]:
+    return {w.info.name for w in taking(cluster)}
 
 
 # --- candidates ---------------------------------------------------------------------------------------------------
 
 
 @given(clusters, jobs, bounds)
-def test_only_ready_workers_are_candidates_each_once(cluster: tuple[WorkerView, ...], job: Known, bound: float) -> None:
+def test_only_workers_that_take_work_are_candidates_each_once(
+    cluster: tuple[WorkerView, ...], job: Known, bound: float
+) -> None:
     found = [one.worker for one in candidates(fleet_of(*cluster), job, bound)]
     assert len(set(found)) == len(found) <= MOST_CANDIDATES
-    assert set(found) <= ready(cluster)
-    assert bool(found) is bool(ready(cluster))
+    assert set(found) <= takers(cluster)
+    assert bool(found) is bool(takers(cluster))
 
 
 @given(clusters, jobs, bounds)
@@ -76,9 +83,9 @@ def test_an_able_home_comes_first_and_is_never_over_its_limit(
 ) -> None:
     fleet = fleet_of(*cluster)
     found = candidates(fleet, job, bound)
-    able = job.home is not None and job.home.worker in fleet.fitting_prompt(job.prompt_tokens).sites
-    assert [one.worker for one in found if one.is_home] == ([job.home.worker] if able and job.home else [])
-    assert not able or (found[0].is_home and found[0].limit == NO_LIMIT)
+    can = job.home is not None and job.home.worker in fleet.fitting_prompt(job.prompt_tokens).sites
+    assert [one.worker for one in found if one.is_home] == ([job.home.worker] if can and job.home else [])
+    assert not can or (found[0].is_home and found[0].limit == NO_LIMIT)
 
 
 @given(clusters, jobs, bounds)
@@ -94,9 +101,9 @@ def test_some_worker_always_has_room_under_its_limit(cluster: tuple[WorkerView, 
 def test_a_prompt_goes_only_where_it_fits_or_where_the_window_is_the_widest(
     cluster: tuple[WorkerView, ...], job: Known, bound: float
 ) -> None:
-    able = [w.info for w in cluster if w.info.state is WorkerState.READY]
-    widest = max((info.prompt_limit_tokens or 10**9 for info in able), default=0)
-    windows = {info.name: info.prompt_limit_tokens or 10**9 for info in able}
+    infos = [w.info for w in taking(cluster)]
+    widest = max((info.prompt_limit_tokens or 10**9 for info in infos), default=0)
+    windows = {info.name: info.prompt_limit_tokens or 10**9 for info in infos}
     for one in candidates(fleet_of(*cluster), job, bound):
         assert windows[one.worker] >= min(job.prompt_tokens, widest)
 
@@ -112,7 +119,7 @@ def test_a_named_worker_is_the_only_candidate_if_it_is_able(cluster: tuple[Worke
     for one in cluster:
         name = one.info.name
         found = only(fleet_of(*cluster), job, name)
-        assert [(c.worker, c.limit) for c in found] == ([(name, NO_LIMIT)] if name in ready(cluster) else [])
+        assert [(c.worker, c.limit) for c in found] == ([(name, NO_LIMIT)] if name in takers(cluster) else [])
     assert only(fleet_of(*cluster), job, "nobody") == ()
 
 

@@ -52,6 +52,72 @@ def test_want_of_memory_is_said_with_a_remedy() -> None:
     assert "lower --slots or --context" in reason
 
 
+# As llama.cpp writes them, but for what an abort tells of its stack: 50 lines of it.
+CARD_FULL_WHILE_IT_RAN = (
+    """\
+srv  update_slots: run slots completed
+CUDA error: out of memory
+  current device: 0, in function alloc at ggml-cuda.cu:479
+  cuMemCreate(&handle, reserve_size, &prop, 0)
+ggml-cuda.cu:98: CUDA error
+"""
+    + "libggml-base.so(+0x15a3b)[0x7f]\n" * 50
+)
+CARD_FULL_WHILE_IT_LOADED = """\
+ggml_cuda_host_malloc: failed to allocate 64.00 MiB of pinned memory: out of memory
+ggml_backend_cuda_buffer_type_alloc_buffer: allocating 24576.00 MiB on device 0: cudaMalloc failed: out of memory
+alloc_tensor_range: failed to allocate CUDA0 buffer of size 25769803776
+llama_model_load: error loading model: unable to allocate CUDA0 buffer
+srv    load_model: failed to load model, 'a.gguf'
+"""
+VULKAN = """\
+ggml_vulkan: Device memory allocation of size 4294967296 failed.
+ggml_vulkan: vk::Device::allocateMemory: ErrorOutOfDeviceMemory
+"""
+PINNED = "ggml_cuda_host_malloc: failed to allocate 64.00 MiB of pinned memory: out of memory\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        (
+            CARD_FULL_WHILE_IT_RAN,
+            -signal.SIGABRT,
+            "SIGABRT: the memory of the card is full: CUDA error: out of memory;",
+        ),
+        (
+            CARD_FULL_WHILE_IT_LOADED,
+            1,
+            "the memory of the card is full: allocating 24576.00 MiB on device 0: cudaMalloc",
+        ),
+        (VULKAN, -signal.SIGABRT, "the memory of the card is full: Device memory allocation of size 4294967296 failed"),
+    ],
+    ids=["while it ran", "while it loaded", "vulkan"],
+)
+def test_a_full_card_is_told_in_plain_words_with_what_to_do(text: str, code: int, words: str) -> None:
+    reason = engine_log.reason(text, code)
+    assert words in reason
+    assert reason.endswith(
+        'lower --slots or --context, or store the caches smaller: --engine-args "-ctk q8_0 -ctv q8_0"'
+    )
+    assert engine_log.short_of_memory(reason)
+
+
+def test_main_memory_that_is_short_is_not_the_card_s() -> None:
+    reason = engine_log.reason("ggml_aligned_malloc: insufficient memory\nfailed to allocate CPU buffer of size 9", 1)
+    assert "card" not in reason
+    assert engine_log.short_of_memory(reason)
+
+
+def test_memory_that_an_engine_does_without_is_no_cause() -> None:
+    assert not engine_log.short_of_memory(engine_log.reason(PINNED, -signal.SIGKILL))
+
+
+def test_a_want_of_memory_that_was_survived_long_ago_is_no_cause() -> None:
+    text = VULKAN + "srv  log_server_r: request: POST /v1/chat/completions 127.0.0.1 200\n" * engine_log.LAST_LINES
+    assert engine_log.want_of_memory(text) == ""
+
+
 def test_a_silent_end_is_told_by_its_code() -> None:
     assert engine_log.reason("", 3) == "the engine exited with code 3"
 

@@ -163,3 +163,14 @@ def test_one_token_for_ever_is_garbage_wherever_it_stands(delta: dict[str, Any])
 def test_an_engine_that_cannot_compute_is_lost_and_not_a_refusal(words: str) -> None:
     with pytest.raises(EngineLost, match="could not compute"):
         ChunkParser(AnswerRules(context_tokens=100)).feed({"error": {"code": 500, "message": words}})
+
+
+def test_a_refusal_that_quotes_a_client_s_words_of_memory_is_a_refusal() -> None:
+    with pytest.raises(EngineRefused):
+        ChunkParser(AnswerRules(context_tokens=100)).feed({"error": {"code": 400, "message": "bad: 'out of memory'"}})
+
+
+@pytest.mark.parametrize("words", ["CUDA error: out of memory", "vk::Device::allocateMemory: ErrorOutOfDeviceMemory"])
+def test_an_engine_that_is_short_of_memory_does_not_refuse_and_the_words_say_what_to_do(words: str) -> None:
+    with pytest.raises(EngineLost, match=f"{words}; lower --slots or --context"):
+        ChunkParser(AnswerRules(context_tokens=100)).feed({"error": {"code": 500, "message": words}})

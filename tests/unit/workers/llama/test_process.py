@@ -313,6 +313,33 @@ def test_a_condemned_engine_is_ended_even_when_it_is_stopped_and_started_again(
     assert not psutil.pid_exists(old)
 
 
+def test_a_planned_end_is_no_failure_and_makes_no_pause(
+    make: Make, monkeypatch: pytest.MonkeyPatch, changes: "queue.Queue[EngineState]"
+) -> None:
+    monkeypatch.setattr(restarting, "FIRST_S", 3600.0)
+    engine = make(sick_after=1)
+    engine.start()
+    engine.wait_ready(WAIT_S)
+    seen(changes, EngineState.READY)
+    old = engine.pid
+    engine.condemn("its memory grew", planned=True)
+    assert seen(changes, EngineState.READY) == [EngineState.STARTING, EngineState.READY]
+    assert engine.pid != old
+    assert not psutil.pid_exists(old)
+
+
+def test_only_what_was_said_since_it_was_ready_is_a_want_of_memory(make: Make) -> None:
+    engine = make()
+    engine.log_path.parent.mkdir(parents=True)
+    engine.log_path.write_text("CUDA error: out of memory\n")
+    engine.start()
+    engine.wait_ready(WAIT_S)
+    assert engine.want_of_memory() == ""
+    with engine.log_path.open("a") as log:
+        log.write("CUDA error: out of memory\n")
+    assert "card is full" in engine.want_of_memory()
+
+
 def test_nothing_is_condemned_that_is_not_ready(make: Make) -> None:
     engine = make("load")
     engine.condemn("nothing is there")
