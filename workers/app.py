@@ -19,7 +19,7 @@ from celery import Celery, signals
 from celery.platforms import SecurityWarning
 
 from infra import entry, keys, sizing
-from infra.celery_app import build
+from infra.celery_app import agree, build
 from infra.config import Settings
 from infra.errors import StartError
 from infra.redis_client import READ_TIMEOUT_S, sync_client
@@ -31,6 +31,7 @@ from scheduler.rules import rules_of
 from scheduler.stream import Append, Flusher
 from workers import pool
 from workers.attempts import Attempts
+from workers.consuming import Consuming
 from workers.counting import count_forever
 from workers.drain import SAVE_LIMIT_S, Drain
 from workers.heartbeat import Heartbeat, new_incarnation
@@ -50,6 +51,8 @@ THREAD_GRACE_S = 5.0
 def serve(settings: Settings) -> None:
     """Be a worker until a signal comes. Raises StartError, ConfigError or BrokerDown with one clear sentence."""
     redis = sync_client(settings.redis_url)
+    app = build(settings)
+    agree(app, redis)
     reader = sync_client(settings.redis_url, timeout_s=READ_TIMEOUT_S)
     serving = _serving(settings)
     running = Running()
@@ -68,9 +71,10 @@ def serve(settings: Settings) -> None:
         house.callback(_save_all, serving)
         keeping = partial(keep_forever, serving, settings.idle_slot_s)
         watching = partial(watch_forever, _watchdog(serving, settings))
-        house.enter_context(_threads(hearing, keeping, drain.run, watching, *[counting] * COUNTING_THREADS))
+        consuming = partial(watch_forever, Consuming(claims.tickets, running, serving, settings.drain_s))
+        loops = (hearing, keeping, drain.run, watching, consuming)
+        house.enter_context(_threads(*loops, *[counting] * COUNTING_THREADS))
         drain_when_told(serving, running, settings.drain_s, partial(_announce_leave, serving, heartbeat))
-        app = build(settings)
         attempts = Attempts(claims, partial(_send_ticket, Tickets(app), settings.worker_name))
         work = Work(claims, Append(redis, settings.worker_name), flusher, running, serving, attempts)
         _consume(app, work, serving, settings)

@@ -1,6 +1,6 @@
-"""Celery's consumer, which sends the events of its tasks together.
+"""Celery's consumer, which sends the events of its tasks together, and finds a broker that is back soon.
 
-Owns: when the events that Flower listens to are sent.
+Owns: when the events that Flower listens to are sent, and how often a broker that is away is tried.
 Never: a ticket, a job.
 
 Stock Celery sends each event by itself, three for a task: a quarter of what a worker computes, in the very moment in
@@ -8,6 +8,7 @@ which an answer begins. Who looks at Flower does not see a quarter of a second.
 """
 
 import threading
+from functools import partial
 from time import monotonic
 from typing import Any
 
@@ -15,6 +16,7 @@ from celery.worker.consumer import Consumer
 
 EVENTS_S = 0.25
 LOST_S = 2.0  # a timer that has not come by then was taken back by Celery, which does so when its connection breaks
+RECONNECT_S = 1
 MOST_EVENTS = 1000  # beyond, whichever thread made the last one sends them all; Celery's own bound is 24
 
 
@@ -25,6 +27,13 @@ class GatheringConsumer(Consumer):  # type: ignore[misc]  # celery is untyped
         super().__init__(*given, **named)
         self._lock = threading.Lock()
         self._until_s = 0.0
+
+    def ensure_connected(self, connection: Any) -> Any:
+        """Celery's own; it waits two seconds longer each time, so a broker that was away for a minute and is back is
+        not tried for twelve more."""
+        steady = {"interval_start": RECONNECT_S, "interval_step": 0, "interval_max": RECONNECT_S}
+        connection.ensure_connection = partial(connection.ensure_connection, **steady)
+        return super().ensure_connected(connection)
 
     def stop(self) -> None:
         """Celery's own; what has gathered is sent first."""
