@@ -24,6 +24,7 @@ class Proxy:
         self._cut = False
         self._lost = False
         self._flows: asyncio.Event
+        self._old_flows: list[asyncio.Event] = []
         self._links: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -85,13 +86,15 @@ class Proxy:
 
     async def _go_on(self) -> None:
         self._cut = False
-        if self._lost:  # whoever waits for the old event waits for ever
+        if self._lost:
+            self._old_flows.append(self._flows)  # whoever waits for it waits until the end
             self._flows, self._lost = asyncio.Event(), False
         self._flows.set()
 
     async def _end(self) -> None:
         self._server.close()
-        self._flows.set()
+        for flows in (self._flows, *self._old_flows):
+            flows.set()
         await self._break(refuse=True)
         others = asyncio.all_tasks() - {asyncio.current_task()}
         if others:

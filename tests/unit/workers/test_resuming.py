@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import pytest
 
-from infra.errors import EngineError, EngineRefused
+from infra.errors import CallMayBeLost, EngineRefused
 from scheduler.claims import Claims
 from scheduler.contract import (
     ClaimedJob,
@@ -141,11 +141,46 @@ def test_usage_is_that_of_one_answer_to_the_clients_prompt() -> None:
 
 def test_an_end_where_a_call_may_have_been_lost_is_an_error_and_no_end() -> None:
     again = resumed(FIRST, TextDelta("I look."), tools=(BASH,))
-    with pytest.raises(EngineError, match="a tool call may have followed"):
+    with pytest.raises(CallMayBeLost, match="a tool call may have followed"):
         again.outward(finished(1))
 
 
-@pytest.mark.parametrize("more", [TextDelta(" More."), ToolCall("t", "Bash", "{}")])
+ASKED = GenerationRequest(model="m", messages=(HELLO,), max_tokens=100, tools=(BASH,))
+THOUGHT: tuple[Delta, ...] = (FIRST, ThinkingDelta("Hm."), TextDelta("I look."))
+CALL = ToolCall("t", "Bash", "{}")
+
+
+def told_again(*deltas: Delta) -> list[Delta]:
+    """What the client is told of an answer that is made again after THOUGHT."""
+    again = resumed(*THOUGHT, tools=(BASH,)).made_again(ASKED)
+    assert (again.request, again.said_tokens) == (ASKED, 0)
+    return [new for delta in deltas if (new := again.outward(delta)) is not None]
+
+
+@pytest.mark.parametrize("end", [(finished(9),), (CALL, finished(9)), (TextDelta(" Now."), CALL, finished(9))])
+def test_an_answer_that_is_made_again_and_says_the_same_goes_on_from_there(end: tuple[Delta, ...]) -> None:
+    second = Started("w1", 0, 2, 0, PROMPT_TOKENS, 0)
+    same = (second, ThinkingDelta("H"), ThinkingDelta("m."), TextDelta("I lo"), TextDelta("ok."))
+    assert told_again(*same, *end) == [*end]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        (ThinkingDelta("Well."),),
+        (TextDelta("I look."),),
+        (ThinkingDelta("Hm."), TextDelta("I see.")),
+        (ThinkingDelta("Hm."), TextDelta("I lo"), finished(9)),
+        (ThinkingDelta("Hm."), TextDelta("I lo"), CALL),
+        (ThinkingDelta("Hm."), CALL),
+    ],
+)
+def test_an_answer_that_is_made_again_and_says_something_else_is_an_error(other: tuple[Delta, ...]) -> None:
+    with pytest.raises(CallMayBeLost, match="ask again"):
+        told_again(*other)
+
+
+@pytest.mark.parametrize("more", [TextDelta(" More."), CALL])
 def test_an_end_after_more_is_an_end(more: Delta) -> None:
     again = resumed(FIRST, TextDelta("I look."), tools=(BASH,))
     assert again.outward(more) == more
