@@ -73,7 +73,7 @@ async def test_of_a_thousand_jobs_none_is_lost_with_a_frozen_worker_that_dies_wi
         cluster.kill_worker("w1")
         broker.client.delete(keys.lease("w1"))  # it would have run out
         cluster.add_worker("w1")
-        wait_for(lambda: states(broker, specs) == {"done"}, "a thousand answers", 60)
+        wait_for(lambda: states(broker, specs) == {"done"}, "a thousand answers", 120)
         assert [told(store, job.id) for job in specs] == [("w1", 1)] * CROWD
         assert (line(cluster), sum(tickets(cluster))) == (0, 0)
         await store.close()
