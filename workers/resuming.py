@@ -80,7 +80,7 @@ class Resumed:
         """The engine ends at once what it was given. A call that was being written leaves no trace in the stream, and
         without the blanks before it a model may not find to it again."""
         ends_at_once = bool(self.said_tokens) and not self.told_more and end.stop_reason is StopReason.END_TURN
-        return ends_at_once and bool(self.request.tools)
+        return ends_at_once and bool(self.request.tools) and self.request.tool_choice.mode != "none"
 
     def without_beginning(self, prompt: Prompt) -> Prompt:
         """What of the engine's prompt the client sent: the next turn begins with it."""

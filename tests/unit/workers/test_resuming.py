@@ -21,6 +21,7 @@ from scheduler.contract import (
     ThinkingDelta,
     Tool,
     ToolCall,
+    ToolChoice,
 )
 from workers.llama.client import Prompt
 from workers.resuming import Over, Resumed, resume
@@ -71,16 +72,14 @@ class Past:
         return self.deltas
 
 
-def tried_again(
-    *deltas: Delta, max_tokens: int = 100, trims: bool | None = True, tools: tuple[Tool, ...] = ()
-) -> Resumed | Over:
-    request = GenerationRequest(model="m", messages=(HELLO,), max_tokens=max_tokens, tools=tools)
+def tried_again(*deltas: Delta, max_tokens: int = 100, trims: bool | None = True, **fields: Any) -> Resumed | Over:
+    request = GenerationRequest(model="m", messages=(HELLO,), max_tokens=max_tokens, **fields)
     job = ClaimedJob("job", 2, 5, "me", "c", Kind.MAIN, 0, False, b"")
     return resume(cast(Claims, Past(*deltas)), cast(Serving, cast(Any, Engine(trims))), job, request)
 
 
-def resumed(*deltas: Delta, max_tokens: int = 100, trims: bool | None = True, tools: tuple[Tool, ...] = ()) -> Resumed:
-    found = tried_again(*deltas, max_tokens=max_tokens, trims=trims, tools=tools)
+def resumed(*deltas: Delta, max_tokens: int = 100, trims: bool | None = True, **fields: Any) -> Resumed:
+    found = tried_again(*deltas, max_tokens=max_tokens, trims=trims, **fields)
     assert isinstance(found, Resumed)
     return found
 
@@ -189,6 +188,11 @@ def test_an_end_after_more_is_an_end(more: Delta) -> None:
 
 def test_without_tools_no_call_can_have_been_lost() -> None:
     assert isinstance(resumed(FIRST, TextDelta("I look.")).outward(finished(1)), Finished)
+
+
+def test_where_calls_are_forbidden_none_can_have_been_lost() -> None:
+    again = resumed(FIRST, TextDelta("I look."), tools=(BASH,), tool_choice=ToolChoice(mode="none"))
+    assert isinstance(again.outward(finished(1)), Finished)
 
 
 def test_the_slots_books_are_told_of_the_clients_prompt_alone() -> None:

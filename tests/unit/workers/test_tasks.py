@@ -73,6 +73,7 @@ class Lines:
         self.settled: list[tuple[str, float, int | None, bool]] = []
         self.broken = False
         self.attempts_left = 0
+        self.away = 0
         self.said: list[Delta] = []
         self.tickets: list[str] = []
         self.spared: list[bool] = []
@@ -81,6 +82,9 @@ class Lines:
         return self.said
 
     def give_up(self, _: ClaimedJob, *, spared: bool) -> bool:
+        self.away -= 1
+        if self.away >= 0:
+            raise BrokerDown("away", retry_after_s=5)
         self.spared.append(spared)
         self.attempts_left -= 1
         return self.attempts_left >= 0
@@ -412,6 +416,19 @@ def test_an_answer_lost_with_its_engine_waits_for_another_attempt_and_the_client
     assert pen.finals == []
     assert not any(isinstance(delta, Failed) for delta in pen.written)
     assert lines.tickets == ["job-0"]
+
+
+@pytest.mark.parametrize(("away", "finals"), [(59, []), (60, ["failed"])])
+def test_a_broker_that_is_away_for_less_than_half_a_minute_costs_no_attempt(away: int, finals: list[str]) -> None:
+    lines, rested = Lines(BODY), list[float]()
+    lines.attempts_left, lines.away = 1, away
+    pen = Pen()
+    with Flusher(1) as flusher:
+        attempts = Attempts(cast(Claims, lines), lambda job: lines.tickets.append(job.id), rested.append)
+        serving = cast(Serving, cast(Any, Engine(prompt(), TextDelta("half"), EngineLost("gone"))))
+        Work(cast(Claims, lines), pen, flusher, Running(), serving, attempts).generate("ticket", "me", 5)
+    assert (pen.finals, sum(rested)) == (finals, away / 2)
+    assert lines.tickets == ([] if finals else ["job-0"])
 
 
 def test_after_the_last_attempt_the_client_is_told() -> None:
