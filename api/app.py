@@ -37,12 +37,12 @@ from api.messages import JsonResponse
 from api.protocol.base import base_of
 from api.warming import Warming
 from infra import config, entry, keys, warm_files
-from infra.celery_app import build
+from infra.celery_app import agree, build
 from infra.config import Settings
-from infra.errors import Cancelled, ConfigError, CorralError, NotFound, StartError
+from infra.errors import BrokerDown, Cancelled, ConfigError, CorralError, NotFound, StartError
 from infra.network import is_loopback
 from infra.observability import logs
-from infra.redis_client import READ_TIMEOUT_S, async_client, checked
+from infra.redis_client import READ_TIMEOUT_S, async_client, sync_client
 from scheduler.counts import Counts
 from scheduler.dispatch import Dispatcher
 from scheduler.draining import Draining
@@ -233,7 +233,8 @@ class Server(uvicorn.Server):
 
 def serve(settings: Settings) -> None:
     """Serve until a signal comes. Raises ConfigError or StartError with one clear sentence."""
-    checked(settings.redis_url)
+    with contextlib.suppress(BrokerDown), contextlib.closing(sync_client(settings.redis_url)) as redis:
+        agree(build(settings), redis)  # without a broker the API starts, too
     if settings.api_workers > 1:
         logs.configure(settings, settings.api_name)
     gc.freeze()  # modules stay; without them a collection during a large request is several times shorter

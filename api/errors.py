@@ -47,6 +47,7 @@ TABLE: dict[str, Row] = {
     "engine_error": Row(502, "api_error", retry=True),
     "engine_lost": Row(502, "api_error", retry=True),
     "engine_garbled": Row(502, "api_error", retry=True),
+    "call_may_be_lost": Row(502, "api_error", retry=True),
     "engine_timeout": Row(504, "api_error", retry=True),
     # The same answer would take as long again.
     "deadline_passed": Row(504, "api_error", retry=False),

@@ -6,10 +6,13 @@ Never: tasks; a worker registers its own.
 Levels and separator must be the same everywhere or whole levels go unread, so nobody else sets them.
 """
 
+from typing import Any
+
 from celery import Celery
 
 from infra import config, keys
-from infra.redis_client import checked
+from infra.errors import StartError
+from infra.redis_client import broker_errors, checked
 
 # Until the broker is tried again. kombu's own pauses of 2, 4, 6 ... s go on long after it is back.
 RECONNECT = {"interval_start": 0.1, "interval_step": 0.2, "interval_max": 1.0}
@@ -51,3 +54,18 @@ def build(settings: config.Settings) -> Celery:
         task_send_sent_event=False,
     )
     return app
+
+
+def agree(app: Celery, redis: Any) -> None:
+    """At a part's start: that all who share the broker lay out their queues alike. `redis` is a client for threads.
+
+    Raises StartError when another version of Corral has laid them out otherwise, BrokerDown without a broker.
+    """
+    options = app.conf.broker_transport_options
+    mine = f"{keys.queue('*')} {options['sep']!r} {options['priority_steps']}"
+    with broker_errors():
+        redis.set(keys.LAYOUT, mine, nx=True)
+        theirs = (redis.get(keys.LAYOUT) or mine.encode()).decode()
+    if theirs != mine:
+        words = f"the queues on this broker are laid out as {theirs}, here as {mine}: another version of Corral uses it"
+        raise StartError("broker", f"{words}; stop that one and empty the broker, or name another in CORRAL_REDIS_URL")

@@ -20,6 +20,7 @@ Never: an HTTP status or a word of a protocol; `api.errors` has that table, keye
     |   +-- EngineRefused            it answered with an error
     |   +-- EngineTimeout            it was silent for too long
     |   +-- EngineGarbled            it says one token again and again
+    |   +-- CallMayBeLost            an answer that goes on may lack a tool call
     +-- WorkerLost                   the worker died with the job running
     +-- DeadlinePassed               the whole answer takes longer than it may
     |   +-- TooSlow                  a token does not come in the time that the client allows
@@ -139,6 +140,10 @@ class EngineTimeout(EngineError):
 
 class EngineGarbled(EngineError):
     code = "engine_garbled"
+
+
+class CallMayBeLost(EngineError):
+    code = "call_may_be_lost"
 
 
 class StoreError(CorralError):

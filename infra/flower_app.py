@@ -13,7 +13,7 @@ from typing import Any
 from flower.views import BaseHandler
 
 from infra import entry, keys
-from infra.celery_app import build
+from infra.celery_app import agree, build
 from infra.config import Settings
 from infra.errors import BrokerDown, ConfigError, StartError
 from infra.network import is_loopback
@@ -25,13 +25,17 @@ REFRESH_S = 1.0
 
 def run(settings: Settings) -> None:
     """Serve until a signal comes. Raises ConfigError for an open address without a password, StartError for one
-    that is taken."""
+    that is taken, and for queues that are laid out otherwise."""
     password = settings.flower_password.get_secret_value()
     if not is_loopback(settings.flower_host) and not password:
         raise ConfigError("CORRAL_FLOWER_PASSWORD: needed as user:password when Flower listens beyond loopback")
     if password and ":" not in password:
         raise ConfigError("CORRAL_FLOWER_PASSWORD: must be of the form user:password")
-    _list_all_queues(settings)
+    app = build(settings)
+    redis = sync_client(settings.redis_url, connections=2)
+    with suppress(BrokerDown):
+        agree(app, redis)
+    _list_all_queues(redis)
     arguments = [
         "flower",
         f"--address={settings.flower_host}",
@@ -44,7 +48,7 @@ def run(settings: Settings) -> None:
     if password:
         arguments.append(f"--basic_auth={password}")
     try:
-        build(settings).start(arguments)
+        app.start(arguments)
     except OSError as error:
         address = f"{settings.flower_host}:{settings.flower_port}"
         raise StartError("flower", f"cannot listen on {address} ({error.strerror or error})") from error
@@ -70,12 +74,12 @@ class QueueNames:
             time.sleep(REFRESH_S)
 
 
-def _list_all_queues(settings: Settings) -> None:
+def _list_all_queues(redis: Any) -> None:
     """Flower asks the workers for their queues, so the queue of a dead worker, the one to look at, is not listed.
 
     The broker knows every worker seen lately; its names replace Flower's own list.
     """
-    names = QueueNames(sync_client(settings.redis_url, connections=2))
+    names = QueueNames(redis)
     threading.Thread(target=names.keep_fresh, name="queue-names", daemon=True).start()
     BaseHandler.get_active_queue_names = lambda _: names.latest
 

@@ -37,6 +37,7 @@ Never: a value, a client, a time to live.
     corral:overflow:<key name>:<session>  string  this session met the window in the last ten minutes: its requests may
                                           use the reserve
     corral:arrivals             counter arrival numbers
+    corral:layout               string  how all who share the broker name and order Celery's lists
     corral:lock:<name>          string  a lock with an owner and a time limit
     llm.<worker>[\\x06\\x16<level>]  list  Celery's tickets
 """
@@ -45,6 +46,7 @@ SEPARATOR = "\x06\x16"
 ARRIVALS = "corral:arrivals"
 WORKERS = "corral:workers"
 APIS = "corral:apis"
+LAYOUT = "corral:layout"
 MISSES = "corral:misses"
 COUNTS = "corral:counts"
 LEVEL_WEIGHT = 10**12

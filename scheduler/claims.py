@@ -19,7 +19,7 @@ from infra import keys
 from infra.redis_client import BLOCK_MS, broker_errors
 from scheduler import scripts
 from scheduler.attempts import requeue_arguments, requeue_keys
-from scheduler.contract import ClaimedJob, Delta, Kind, WorkerInfo, decode_deltas
+from scheduler.contract import LEVELS, ClaimedJob, Delta, Kind, WorkerInfo, decode_deltas
 from scheduler.draining import DRAIN_MARK_MS
 from scheduler.policy.claiming import MOST_URGENT_LEVEL, Cached, Rules, agent_name, pair_name
 from scheduler.policy.eviction import LEARNT
@@ -179,6 +179,14 @@ class Claims:
             with broker_errors():
                 back = self._unclaim(names, [job_id, self._incarnation, *self._return_rules])
             log.warning("job_claimed_by_nobody", job=job_id, worker=self._worker, waits_again=bool(back))
+
+    def tickets(self) -> int:
+        """How many tickets lie in this worker's queue."""
+        pipeline = self._redis.pipeline(transaction=False)
+        for level in LEVELS:
+            pipeline.llen(keys.level_list(self._worker, level))
+        with broker_errors():
+            return sum(pipeline.execute())
 
     def leave(self, *, told: bool) -> None:
         """Give the lease back, so that nobody waits for it to run out; another process's is left alone.

@@ -42,11 +42,18 @@ class Tickets:
             raise _refused(error) from error
 
     def send(self, job_id: str, agent: str, worker: str, level: int) -> None:
-        """As `publish`, in a thread that may wait."""
+        """As `publish`, in a thread that may wait.
+
+        A connection that has rested may be dead though the broker is there, so one failure proves nothing, and a ticket
+        that was sent twice is harmless.
+        """
         try:
             self._send(job_id, agent, worker, level)
-        except Exception as error:  # kombu raises errors of several libraries here
-            raise _refused(error) from error
+        except Exception:  # kombu raises errors of several libraries here
+            try:
+                self._send(job_id, agent, worker, level)
+            except Exception as error:
+                raise _refused(error) from error
 
     def _send(self, job_id: str, agent: str, worker: str, level: int) -> None:
         self._app.send_task(

@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -19,7 +19,7 @@ from celery import Celery, signals
 from celery.platforms import SecurityWarning
 
 from infra import entry, keys, sizing
-from infra.celery_app import build
+from infra.celery_app import agree, build
 from infra.config import Settings
 from infra.errors import StartError
 from infra.redis_client import READ_TIMEOUT_S, sync_client
@@ -31,6 +31,7 @@ from scheduler.rules import rules_of
 from scheduler.stream import Append, Flusher
 from workers import metrics, pool
 from workers.attempts import Attempts
+from workers.consuming import Consuming
 from workers.counting import count_forever
 from workers.drain import SAVE_LIMIT_S, Drain
 from workers.heartbeat import Heartbeat, new_incarnation
@@ -52,6 +53,8 @@ THREAD_GRACE_S = 5.0
 def serve(settings: Settings) -> None:
     """Be a worker until a signal comes. Raises StartError, ConfigError or BrokerDown with one clear sentence."""
     redis = sync_client(settings.redis_url)
+    app = build(settings)
+    agree(app, redis)
     reader = sync_client(settings.redis_url, timeout_s=READ_TIMEOUT_S)
     serving = _serving(settings)
     running = Running()
@@ -72,11 +75,9 @@ def serve(settings: Settings) -> None:
         hearing = partial(hear_cancellations, claims, running)
         house.callback(_save_all, serving)
         keeping = partial(keep_forever, serving, settings.idle_slot_s)
-        watching = partial(watch_forever, _watchdog(serving, settings))
-        weighing = partial(watch_memory, MemoryWatch(serving, settings, renewal.plan))
-        house.enter_context(_threads(hearing, keeping, drain.run, watching, weighing, *[counting] * COUNTING_THREADS))
+        loops = _watches(settings, serving, running, claims, renewal)
+        house.enter_context(_threads(hearing, keeping, drain.run, *loops, *[counting] * COUNTING_THREADS))
         drain_when_told(serving, running, settings.drain_s, partial(_announce_leave, serving, heartbeat))
-        app = build(settings)
         attempts = Attempts(claims, partial(_send_ticket, Tickets(app), settings.worker_name))
         work = Work(claims, Append(redis, settings.worker_name), flusher, running, serving, attempts)
         _consume(app, work, serving, settings)
@@ -86,8 +87,14 @@ def _send_ticket(tickets: Tickets, worker: str, job: ClaimedJob) -> None:
     tickets.send(job.id, job.agent, worker, job.level)
 
 
-def _watchdog(serving: Serving, settings: Settings) -> Watchdog:
-    return Watchdog(serving, settings.hang_s, settings.first_token_timeout_s)
+def _watches(
+    settings: Settings, serving: Serving, running: Running, claims: Claims, renewal: Renewal
+) -> Sequence[Callable[[threading.Event], None]]:
+    """Does the engine hang, does its memory grow, does Celery take tickets."""
+    dog = Watchdog(serving, settings.hang_s, settings.first_token_timeout_s)
+    consuming = Consuming(claims.tickets, running, serving, settings.drain_s)
+    weighing = partial(watch_memory, MemoryWatch(serving, settings, renewal.plan))
+    return partial(watch_forever, dog), partial(watch_forever, consuming), weighing
 
 
 def _serving(settings: Settings) -> Serving:

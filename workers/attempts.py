@@ -6,13 +6,14 @@ Never: goes on with an answer (`resuming`); speaks for a worker that died (`sche
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import sleep
 
 import structlog
 
 from infra.errors import BrokerDown, EngineLost, EngineTimeout, WorkerLost
 from scheduler.claims import Claims
 from scheduler.contract import ClaimedJob
-from scheduler.stream import Writer
+from scheduler.stream import BROKER_PATIENCE_S, RETRY_S, Writer
 
 log = structlog.get_logger(__name__)
 
@@ -22,10 +23,11 @@ Ticket = Callable[[ClaimedJob], None]
 class Attempts:
     """The second chances of one worker's jobs."""
 
-    def __init__(self, claims: Claims, publish: Ticket) -> None:
+    def __init__(self, claims: Claims, publish: Ticket, rest: Callable[[float], None] = sleep) -> None:
         """`publish` puts a ticket for a job of this worker's line into its queue, and raises BrokerDown."""
         self._claims = claims
         self._publish = publish
+        self._rest = rest
 
     @contextmanager
     def at(self, job: ClaimedJob, answer: Writer) -> Iterator[None]:
@@ -45,10 +47,13 @@ class Attempts:
             self._send_ticket(job)
 
     def _waits_again(self, job: ClaimedJob, *, spared: bool) -> bool:
-        try:
-            return self._claims.give_up(job, spared=spared)
-        except BrokerDown:
-            return False  # the client is told of the first trouble
+        """A broker that is away for a while costs no attempt. What was told and not sent yet is sent meanwhile."""
+        for _ in range(int(BROKER_PATIENCE_S / RETRY_S)):
+            try:
+                return self._claims.give_up(job, spared=spared)
+            except BrokerDown:
+                self._rest(RETRY_S)
+        return False  # the client is told of the first trouble
 
     def _send_ticket(self, job: ClaimedJob) -> None:
         try:

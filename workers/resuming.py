@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from infra.errors import EngineError, EngineRefused
+from infra.errors import CallMayBeLost, EngineRefused
 from scheduler.claims import Claims
 from scheduler.contract import (
     ClaimedJob,
@@ -29,6 +29,7 @@ from workers.serving import Serving
 log = structlog.get_logger(__name__)
 CHARACTERS_PER_TOKEN = 4.0
 SHORTEST = "a"
+LOST = "the answer was lost where a tool call may have followed; ask again"
 
 
 @dataclass(slots=True)
@@ -40,6 +41,11 @@ class Resumed:
     said_tokens: int
     seam: Seam
     told_more: bool = False
+    exact: bool = False  # the whole answer is made again, and must say what was said
+
+    def made_again(self, asked: GenerationRequest) -> "Resumed":
+        """The request as it came, for an answer whose beginning led nowhere."""
+        return Resumed(asked, self.past, 0, Seam(thinking=self.past.thinking, text=self.past.text), exact=True)
 
     def waited_s(self, job: ClaimedJob) -> float:
         """For how long its client has waited for the first token, which may be another one's to come."""
@@ -48,9 +54,11 @@ class Resumed:
     def outward(self, delta: Delta) -> Delta | None:
         """The delta as the client is to see it, in one answer with all that came before; None: not at all.
 
-        Raises EngineError where a tool call may have been lost on the way: a turn that ends without it would stop the
+        Raises CallMayBeLost where a tool call may have been lost on the way: a turn that ends without it would stop the
         agent, an error makes its client ask again.
         """
+        if self.exact:
+            return self._again(delta)
         if isinstance(delta, Started) and self.past.started is not None:
             delta = replace(delta, queue_ms=self.past.started.queue_ms)  # since then it was not only waiting
         if isinstance(delta, Started | Finished) and self.said_tokens and self.past.started is not None:
@@ -59,17 +67,24 @@ class Resumed:
             delta = replace(delta, prompt_tokens=prompt_tokens, cached_tokens=min(delta.cached_tokens, prompt_tokens))
         if isinstance(delta, Finished):
             if self._may_lack_a_call(delta):
-                raise EngineError("the answer was lost where a tool call may have followed; ask again", retry_after_s=1)
+                raise CallMayBeLost(LOST, retry_after_s=1)
             return replace(delta, output_tokens=delta.output_tokens + self.said_tokens)
         new = self.seam.new(delta)
         self.told_more = self.told_more or isinstance(new, TextDelta | ThinkingDelta | ToolCall)
         return new
 
+    def _again(self, delta: Delta) -> Delta | None:
+        """Of an answer that is made from its start again, in which everything has to come as it was told."""
+        new = self.seam.new(delta)
+        if not self.seam.same_so_far(delta):
+            raise CallMayBeLost(LOST, retry_after_s=1)
+        return None if isinstance(new, Started) else new  # the client has its beginning
+
     def _may_lack_a_call(self, end: Finished) -> bool:
         """The engine ends at once what it was given. A call that was being written leaves no trace in the stream, and
         without the blanks before it a model may not find to it again."""
         ends_at_once = bool(self.said_tokens) and not self.told_more and end.stop_reason is StopReason.END_TURN
-        return ends_at_once and bool(self.request.tools)
+        return ends_at_once and bool(self.request.tools) and self.request.tool_choice.mode != "none"
 
     def without_beginning(self, prompt: Prompt) -> Prompt:
         """What of the engine's prompt the client sent: the next turn begins with it."""

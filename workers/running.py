@@ -41,6 +41,7 @@ class Running:
         self._jobs: dict[str, Attempt] = {}
         self._cancelled: set[str] = set()
         self._tasks = 0
+        self._taken = 0
         self._changes = 0
         self._changed = threading.Condition(self._lock)
         self._stopped = False
@@ -50,6 +51,7 @@ class Running:
         """A ticket is in work inside the block, though its job is not known yet: the worker is not idle."""
         with self._lock:
             self._tasks += 1
+            self._taken += 1
         try:
             yield
         finally:
@@ -131,6 +133,16 @@ class Running:
         """Tickets in work that have no job yet."""
         with self._lock:
             return self._tasks - len(self._jobs)
+
+    @property
+    def in_work(self) -> int:
+        """Tickets in work, with a job or without."""
+        return self._tasks
+
+    @property
+    def taken(self) -> int:
+        """Tickets taken since the worker began."""
+        return self._taken
 
     @property
     def changes(self) -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 import structlog
 
 from infra.errors import (
+    CallMayBeLost,
     Cancelled,
     CorralError,
     EngineGarbled,
@@ -26,6 +27,7 @@ from infra.observability import metrics, stages
 from scheduler.claims import Claims, SlotKept
 from scheduler.contract import ClaimedJob, Delta, Finished, Rates, Started
 from scheduler.packing import unpack_with_chain
+from scheduler.policy.chain import Chain
 from scheduler.stream import Append, Flusher, Writer
 from workers.attempts import Attempts
 from workers.bases import Found, prepare
@@ -119,13 +121,23 @@ class Work:
 
     def _generated(self, job: ClaimedJob, answer: Writer, used: Used) -> Finished:
         """Everything but the end, which is returned."""
-        serving, caches = self._serving, self._ready_caches()
+        self._ready_caches()
         asked, links = unpack_with_chain(job.body)
-        resumed = resume(self._claims, serving, job, asked)
+        resumed = resume(self._claims, self._serving, job, asked)
         stages.mark("unpacked")
         if isinstance(resumed, Over):
             answer.write(resumed.started)
             return resumed.end
+        try:
+            return self._made(job, answer, used, resumed, links)
+        except CallMayBeLost:
+            if asked.temperature != 0:  # it would say something else
+                raise
+            log.info("answer_made_again", job=job.id, attempt=job.attempt)
+            return self._made(job, answer, used, resumed.made_again(asked), links)
+
+    def _made(self, job: ClaimedJob, answer: Writer, used: Used, resumed: Resumed, links: Chain) -> Finished:
+        serving, caches = self._serving, self._ready_caches()
         request, used.said_tokens = resumed.request, resumed.said_tokens
         # What the next turn will begin with is what was asked.
         want = Want(job.conversation, job.agent, job.kind, links, job.level)

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import psutil
@@ -77,13 +77,19 @@ class Watchdog:
         return Sight(self._clock(), engine.pid, working_slots(engine), processor_s(engine.pid))
 
 
-def watch_forever(watchdog: Watchdog, stopping: threading.Event) -> None:
+class Looking(Protocol):
+    """What looks at a part each second."""
+
+    def look(self) -> None: ...
+
+
+def watch_forever(watchdog: Looking, stopping: threading.Event) -> None:
     """Look each second until `stopping`. Nothing ends it before: nobody starts it again."""
     while not stopping.wait(TICK_S):
         try:
             watchdog.look()
         except Exception:
-            log.exception("engine_not_looked_at")
+            log.exception("not_looked_at", watchdog=type(watchdog).__name__)
 
 
 def working_slots(engine: EngineProcess) -> Working | None:

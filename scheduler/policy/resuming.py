@@ -6,7 +6,8 @@ Never: reads a stream, speaks to an engine. Pure.
 A client may have seen everything that stands in the job's stream, and nothing else. So:
 
 - with a finished tool call in it the answer ends there: a call is never made twice;
-- with text in it, the text is given to the engine as the beginning of its answer, which goes on from there;
+- with text in it, the text is given to the engine as the beginning of its answer, which goes on from there; where that
+  may lose a call, an answer at temperature 0 is made again, and must say the same so far;
 - with thoughts only, or nothing, it is made again, and of the thoughts only what goes beyond those that were seen is
   told: an engine that repeats itself, as it does at temperature 0, goes on without a seam.
 """
@@ -101,10 +102,14 @@ def given(request: GenerationRequest, past: Said, said_tokens: int, *, blanks: b
 
 @dataclass(slots=True)
 class Seam:
-    """Takes out of the next attempt's deltas what the client has seen already."""
+    """Takes out of the next attempt's deltas what the client has seen already.
+
+    `thinking` and `text` are what of it has not come again yet.
+    """
 
     thinking: str = ""
     text: str = ""
+    differed: bool = False  # what came again is not what was seen
 
     @classmethod
     def after(cls, past: Said, *, blanks: bool) -> "Seam":
@@ -117,12 +122,26 @@ class Seam:
         """What of `delta` is new; None: nothing."""
         match delta:
             case ThinkingDelta(text=text):
+                self.differed = self.differed or _differs(text, self.thinking)
                 rest, self.thinking = _beyond(text, self.thinking)
                 return ThinkingDelta(rest) if rest else None
             case TextDelta(text=text):
+                self.differed = self.differed or _differs(text, self.text)
                 rest, self.text = _beyond(text, self.text)
                 return TextDelta(rest) if rest else None
         return delta
+
+    def same_so_far(self, delta: Delta) -> bool:
+        """After `new`: whether an answer that is made again says all that was seen, as it was, before anything else."""
+        if isinstance(delta, ThinkingDelta):
+            return not self.differed
+        if isinstance(delta, TextDelta):
+            return not self.differed and not self.thinking
+        return isinstance(delta, Started) or not (self.differed or self.thinking or self.text)
+
+
+def _differs(text: str, seen: str) -> bool:
+    return not (text.startswith(seen) or seen.startswith(text))
 
 
 def _beyond(text: str, seen: str) -> tuple[str, str]:

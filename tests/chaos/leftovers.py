@@ -18,7 +18,7 @@ SPARE_THREADS, SPARE_HANDLES = 24, 64
 WORK = re.compile(r"corral:(line|running|lock):.*|llm\..*")
 ENDED = {"done", "failed", "cancelled"}  # such a record and its stream go by themselves, a minute or two later
 # These stay as long as the broker: how much there is of them does not grow with requests.
-KEPT = re.compile(r"corral:(workers|arrivals|misses|counts|lengths:.*|count:.*)|_kombu\..*")
+KEPT = re.compile(r"corral:(workers|arrivals|layout|misses|counts|lengths:.*|count:.*)|_kombu\..*")
 
 
 def left_over(house: House, before: Mapping[str, tuple[int, int, int]]) -> list[str]:

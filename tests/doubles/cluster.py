@@ -75,9 +75,11 @@ class Cluster:
         standin: Mapping[str, object] | None = None,
         api_count: int = 1,
         one_port: bool = False,
+        worker_module: str = "workers.app",
     ) -> None:
         self.folder = folder
         self.broker_url = broker_url
+        self.worker_module = worker_module
         self.engine = engine
         self.first_workers = [f"w{number}" for number in range(1, workers + 1)]
         self.model = model or empty_model(folder)
@@ -180,7 +182,7 @@ class Cluster:
         if self.engine == "standin":
             command = str(standin_command(self.folder, name, **{**self.standin, **standin}))
         changes = {"worker_name": name, "llama_server": command, **(settings or {})}
-        self.workers[name] = self._start("workers.app", name, changes)
+        self.workers[name] = self._start(self.worker_module, name, changes)
         self.stopped.discard(name)
         return self.workers[name]
 

@@ -22,7 +22,9 @@ class Proxy:
         self.target = target
         self.port = 0
         self._cut = False
+        self._lost = False
         self._flows: asyncio.Event
+        self._old_flows: list[asyncio.Event] = []
         self._links: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -53,6 +55,10 @@ class Proxy:
         """Keep every connection and take new ones, but carry nothing until `mend`: a cable that was pulled."""
         self._do(self._stop())
 
+    def lose(self) -> None:
+        """As `hold`, but the connections there are say nothing ever more; after `mend` only new ones are carried."""
+        self._do(self._stop(for_ever=True))
+
     def mend(self, target: int | None = None) -> None:
         """Carry again. With a `target`, there, after a break of what led elsewhere."""
         if target is not None:
@@ -74,16 +80,21 @@ class Proxy:
         for link in tuple(self._links):
             link.transport.abort()
 
-    async def _stop(self) -> None:
+    async def _stop(self, *, for_ever: bool = False) -> None:
         self._flows.clear()
+        self._lost = for_ever
 
     async def _go_on(self) -> None:
         self._cut = False
+        if self._lost:
+            self._old_flows.append(self._flows)  # whoever waits for it waits until the end
+            self._flows, self._lost = asyncio.Event(), False
         self._flows.set()
 
     async def _end(self) -> None:
         self._server.close()
-        self._flows.set()
+        for flows in (self._flows, *self._old_flows):
+            flows.set()
         await self._break(refuse=True)
         others = asyncio.all_tasks() - {asyncio.current_task()}
         if others:
@@ -103,9 +114,10 @@ class Proxy:
         writer.transport.abort()
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        flows = self._flows
         try:
             while come := await reader.read(BUFFER_BYTES):
-                await self._flows.wait()
+                await flows.wait()
                 writer.write(come)
                 await writer.drain()
         finally:

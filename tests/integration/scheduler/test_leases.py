@@ -169,3 +169,15 @@ async def test_only_a_worker_that_was_told_to_end_takes_the_mark_of_its_drain_al
     store.worker("w1").claims.leave(told=told)
     assert store.raw.exists(keys.drain("w1")) == (0 if told else 1)
     assert store.lasting() == []
+
+
+async def test_a_worker_whose_lease_ran_out_takes_its_mark_along_and_never_that_of_another(store: Store) -> None:
+    draining, worker = Draining(store.redis), store.worker("w1")
+    await draining.begin("w1", 60)
+    store.raw.delete(keys.lease("w1"))  # the broker was away for a while
+    worker.claims.leave(told=True)
+    assert not store.raw.exists(keys.drain("w1"))
+    store.worker("w1")  # its successor, drained by somebody who wants just that
+    await draining.begin("w1", 60)
+    worker.claims.leave(told=True)
+    assert store.raw.exists(keys.drain("w1"), keys.lease("w1")) == 2

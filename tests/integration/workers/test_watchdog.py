@@ -131,12 +131,12 @@ def test_an_answer_that_goes_on_has_begun_in_time_however_late_its_engine_dies(t
         assert (text, event["type"]) == (words(45), "message_stop")
 
 
-@pytest.mark.parametrize("text", ["0", "soon", "-3"])
-def test_a_limit_that_is_none_is_refused_and_named(tmp_path: Path, broker: Broker, text: str) -> None:
+def test_a_limit_that_is_none_is_refused_and_named(tmp_path: Path, broker: Broker) -> None:
     with one_slot(tmp_path, broker) as cluster:
-        answer = asked(cluster, "say 3 words", {"X-Corral-First-Token-Timeout": text})
-        assert answer.status_code == 400
-        assert answer.json()["error"]["message"].startswith("X-Corral-First-Token-Timeout: must be")
+        for text in ("0", "soon", "-3"):
+            answer = asked(cluster, "say 3 words", {"X-Corral-First-Token-Timeout": text})
+            assert answer.status_code == 400
+            assert answer.json()["error"]["message"].startswith("X-Corral-First-Token-Timeout: must be")
 
 
 def test_a_worker_whose_engine_flaps_is_sick_says_why_and_gets_no_jobs(tmp_path: Path, broker: Broker) -> None:

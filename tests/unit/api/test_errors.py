@@ -26,6 +26,7 @@ CASES: list[tuple[CorralError, int, str, str, str | None]] = [
     (errors.EngineError("failed"), 502, "api_error", "true", None),
     (errors.EngineLost("gone"), 502, "api_error", "true", None),
     (errors.EngineGarbled("!!!!"), 502, "api_error", "true", None),
+    (errors.CallMayBeLost("ask again", retry_after_s=1), 502, "api_error", "true", None),
     (errors.EngineTimeout("slow"), 504, "api_error", "true", None),
     (errors.EngineRefused("template", status=400), 500, "api_error", "false", None),
     (errors.WorkerLost("gone"), 502, "api_error", "true", None),

@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import pytest
 
-from infra.errors import EngineError, EngineRefused
+from infra.errors import CallMayBeLost, EngineRefused
 from scheduler.claims import Claims
 from scheduler.contract import (
     ClaimedJob,
@@ -22,6 +22,7 @@ from scheduler.contract import (
     ThinkingDelta,
     Tool,
     ToolCall,
+    ToolChoice,
 )
 from workers.llama.client import Prompt
 from workers.resuming import Over, Resumed, resume
@@ -72,16 +73,14 @@ class Past:
         return self.deltas
 
 
-def tried_again(
-    *deltas: Delta, max_tokens: int = 100, trims: bool | None = True, tools: tuple[Tool, ...] = ()
-) -> Resumed | Over:
-    request = GenerationRequest(model="m", messages=(HELLO,), max_tokens=max_tokens, tools=tools)
+def tried_again(*deltas: Delta, max_tokens: int = 100, trims: bool | None = True, **fields: Any) -> Resumed | Over:
+    request = GenerationRequest(model="m", messages=(HELLO,), max_tokens=max_tokens, **fields)
     job = ClaimedJob("job", 2, 5, "me", "c", Kind.MAIN, 0, False, b"")
     return resume(cast(Claims, Past(*deltas)), cast(Serving, cast(Any, Engine(trims))), job, request)
 
 
-def resumed(*deltas: Delta, max_tokens: int = 100, trims: bool | None = True, tools: tuple[Tool, ...] = ()) -> Resumed:
-    found = tried_again(*deltas, max_tokens=max_tokens, trims=trims, tools=tools)
+def resumed(*deltas: Delta, max_tokens: int = 100, trims: bool | None = True, **fields: Any) -> Resumed:
+    found = tried_again(*deltas, max_tokens=max_tokens, trims=trims, **fields)
     assert isinstance(found, Resumed)
     return found
 
@@ -142,11 +141,46 @@ def test_usage_is_that_of_one_answer_to_the_clients_prompt() -> None:
 
 def test_an_end_where_a_call_may_have_been_lost_is_an_error_and_no_end() -> None:
     again = resumed(FIRST, TextDelta("I look."), tools=(BASH,))
-    with pytest.raises(EngineError, match="a tool call may have followed"):
+    with pytest.raises(CallMayBeLost, match="a tool call may have followed"):
         again.outward(finished(1))
 
 
-@pytest.mark.parametrize("more", [TextDelta(" More."), ToolCall("t", "Bash", "{}")])
+ASKED = GenerationRequest(model="m", messages=(HELLO,), max_tokens=100, tools=(BASH,))
+THOUGHT: tuple[Delta, ...] = (FIRST, ThinkingDelta("Hm."), TextDelta("I look."))
+CALL = ToolCall("t", "Bash", "{}")
+
+
+def told_again(*deltas: Delta) -> list[Delta]:
+    """What the client is told of an answer that is made again after THOUGHT."""
+    again = resumed(*THOUGHT, tools=(BASH,)).made_again(ASKED)
+    assert (again.request, again.said_tokens) == (ASKED, 0)
+    return [new for delta in deltas if (new := again.outward(delta)) is not None]
+
+
+@pytest.mark.parametrize("end", [(finished(9),), (CALL, finished(9)), (TextDelta(" Now."), CALL, finished(9))])
+def test_an_answer_that_is_made_again_and_says_the_same_goes_on_from_there(end: tuple[Delta, ...]) -> None:
+    second = Started("w1", 0, 2, 0, PROMPT_TOKENS, 0)
+    same = (second, ThinkingDelta("H"), ThinkingDelta("m."), TextDelta("I lo"), TextDelta("ok."))
+    assert told_again(*same, *end) == [*end]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        (ThinkingDelta("Well."),),
+        (TextDelta("I look."),),
+        (ThinkingDelta("Hm."), TextDelta("I see.")),
+        (ThinkingDelta("Hm."), TextDelta("I lo"), finished(9)),
+        (ThinkingDelta("Hm."), TextDelta("I lo"), CALL),
+        (ThinkingDelta("Hm."), CALL),
+    ],
+)
+def test_an_answer_that_is_made_again_and_says_something_else_is_an_error(other: tuple[Delta, ...]) -> None:
+    with pytest.raises(CallMayBeLost, match="ask again"):
+        told_again(*other)
+
+
+@pytest.mark.parametrize("more", [TextDelta(" More."), CALL])
 def test_an_end_after_more_is_an_end(more: Delta) -> None:
     again = resumed(FIRST, TextDelta("I look."), tools=(BASH,))
     assert again.outward(more) == more
@@ -155,6 +189,11 @@ def test_an_end_after_more_is_an_end(more: Delta) -> None:
 
 def test_without_tools_no_call_can_have_been_lost() -> None:
     assert isinstance(resumed(FIRST, TextDelta("I look.")).outward(finished(1)), Finished)
+
+
+def test_where_calls_are_forbidden_none_can_have_been_lost() -> None:
+    again = resumed(FIRST, TextDelta("I look."), tools=(BASH,), tool_choice=ToolChoice(mode="none"))
+    assert isinstance(again.outward(finished(1)), Finished)
 
 
 def test_the_slots_books_are_told_of_the_clients_prompt_alone() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -22,6 +23,7 @@ from scheduler.contract import (
     StopReason,
     TextBlock,
     TextDelta,
+    Tool,
     ToolCall,
     decode_deltas,
 )
@@ -71,6 +73,7 @@ class Lines:
         self.settled: list[tuple[str, float, int | None, bool]] = []
         self.broken = False
         self.attempts_left = 0
+        self.away = 0
         self.said: list[Delta] = []
         self.tickets: list[str] = []
         self.spared: list[bool] = []
@@ -79,6 +82,9 @@ class Lines:
         return self.said
 
     def give_up(self, _: ClaimedJob, *, spared: bool) -> bool:
+        self.away -= 1
+        if self.away >= 0:
+            raise BrokerDown("away", retry_after_s=5)
         self.spared.append(spared)
         self.attempts_left -= 1
         return self.attempts_left >= 0
@@ -412,6 +418,19 @@ def test_an_answer_lost_with_its_engine_waits_for_another_attempt_and_the_client
     assert lines.tickets == ["job-0"]
 
 
+@pytest.mark.parametrize(("away", "finals"), [(59, []), (60, ["failed"])])
+def test_a_broker_that_is_away_for_less_than_half_a_minute_costs_no_attempt(away: int, finals: list[str]) -> None:
+    lines, rested = Lines(BODY), list[float]()
+    lines.attempts_left, lines.away = 1, away
+    pen = Pen()
+    with Flusher(1) as flusher:
+        attempts = Attempts(cast(Claims, lines), lambda job: lines.tickets.append(job.id), rested.append)
+        serving = cast(Serving, cast(Any, Engine(prompt(), TextDelta("half"), EngineLost("gone"))))
+        Work(cast(Claims, lines), pen, flusher, Running(), serving, attempts).generate("ticket", "me", 5)
+    assert (pen.finals, sum(rested)) == (finals, away / 2)
+    assert lines.tickets == ([] if finals else ["job-0"])
+
+
 def test_after_the_last_attempt_the_client_is_told() -> None:
     lines = Lines(BODY)
     pen = work(Engine(EngineLost("gone")), lines)
@@ -479,3 +498,54 @@ def test_whether_an_answer_was_garbage_is_told_and_garbage_is_not_tried_again(ag
     assert engine.garbled == [again is not None]
     assert (engine.caches.table.slots[0].held is None) is (again is not None)  # what it comes from is not saved
     assert pen.finals == ["failed" if again else "done"]
+
+
+# --- answers that are made again --------------------------------------------------------------------------------------
+
+TOLD: tuple[Delta, ...] = (Started("w0", 0, 1, 0, 10, 4), TextDelta("I look."))
+CALLED = replace(END, stop_reason=StopReason.TOOL_USE, output_tokens=9)
+
+
+class Forgetful(Engine):
+    """It ends at once after the beginning of an answer, and knows the whole one when it is asked from the start."""
+
+    def ends_with(self, _: GenerationRequest, __: str) -> bool:
+        return True
+
+    @contextmanager
+    def generation(self, request: GenerationRequest, slot: int, waited_s: float) -> Iterator[Iterator[object]]:
+        assert (slot, waited_s) == (0, 0.007)
+        if request.messages[-1].role == "assistant":
+            yield iter((prompt(), END))
+        else:
+            yield self._said()
+
+
+def made_again(temperature: float | None, *events: object) -> Pen:
+    hello = Message(role="user", content=(TextBlock(text="hello"),))
+    bash = Tool(name="Bash", input_schema={"type": "object"})
+    asked = GenerationRequest(model="m", messages=(hello,), max_tokens=100, tools=(bash,), temperature=temperature)
+    lines = Lines(pack(asked).body)
+    lines.said = [*TOLD]
+    pen = run(Forgetful(*events), lines)
+    assert len(lines.settled) == 1
+    return pen
+
+
+@pytest.mark.parametrize("end", [(END,), (ToolCall("t", "Bash", "{}"), CALLED)], ids=["text", "call"])
+def test_an_answer_whose_call_may_be_lost_is_made_again_where_it_says_the_same(end: tuple[object, ...]) -> None:
+    pen = made_again(0, prompt(), TextDelta("I "), TextDelta("look."), *end)
+    assert [type(delta) for delta in pen.written] == [Started, *[ToolCall] * (len(end) - 1), Finished]
+    assert pen.finals == ["done"]
+    last = pen.written[-1]
+    assert isinstance(last, Finished)
+    assert (last.prompt_tokens, last.output_tokens) == (10, 2 if len(end) == 1 else 9)
+
+
+@pytest.mark.parametrize(
+    ("temperature", "text"), [(0, "I see."), (1.0, "I look."), (None, "I look.")], ids=["other", "sampled", "unsaid"]
+)
+def test_where_it_says_something_else_or_may_the_client_asks_again(temperature: float | None, text: str) -> None:
+    pen = made_again(temperature, prompt(), TextDelta(text), END)
+    assert "a tool call may have followed" in failed(pen).message
+    assert not [delta for delta in pen.written if isinstance(delta, TextDelta)]
