@@ -135,7 +135,7 @@ class Settings(BaseModel):
         AUTO, description="an engine that has grown to hold so much memory is restarted; auto: until 5 % is left"
     )
     engine_growth_bytes_per_h: int = Field(
-        2**30, ge=0, description="an engine that steadily grows by so much in an hour is restarted; 0: none is"
+        2**30, ge=0, description="an engine growing so an hour is restarted; 0: none"
     )
     sick_after: Positive = Field(5, description="failures of an engine in a row after which its worker rests as sick")
     answer_timeout_s: Seconds = Field(3600, description="longest time an answer may take in all")

@@ -45,6 +45,7 @@ class Resumed:
 
     def made_again(self, asked: GenerationRequest) -> "Resumed":
         """The request as it came, for an answer whose beginning led nowhere."""
+        asked = _within(asked, asked)
         return Resumed(asked, self.past, 0, Seam(thinking=self.past.thinking, text=self.past.text), exact=True)
 
     def waited_s(self, job: ClaimedJob) -> float:

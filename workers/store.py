@@ -201,8 +201,7 @@ class Store:
 
     def is_fresh(self, what: str) -> bool:
         """Whether a file of this process waits for its description."""
-        with self._lock:
-            return what in self._fresh
+        return what in self._fresh
 
     def is_promised(self, what: str) -> bool:
         """Whether somebody may be making it; who really is, `making` tells."""

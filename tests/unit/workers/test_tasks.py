@@ -514,7 +514,7 @@ class Forgetful(Engine):
 
     @contextmanager
     def generation(self, request: GenerationRequest, slot: int, waited_s: float) -> Iterator[Iterator[object]]:
-        assert (slot, waited_s) == (0, 0.007)
+        assert (slot, waited_s) == (0, 0.0)  # its client has had its first token
         if request.messages[-1].role == "assistant":
             yield iter((prompt(), END))
         else:
