@@ -134,9 +134,7 @@ class Settings(BaseModel):
     engine_memory_ceiling_bytes: Positive | Literal["auto"] = Field(
         AUTO, description="an engine that has grown to hold so much memory is restarted; auto: until 5 % is left"
     )
-    engine_growth_bytes_per_h: int = Field(
-        2**30, ge=0, description="an engine growing so an hour is restarted; 0: none"
-    )
+    engine_growth_bytes_per_h: int = Field(2**30, ge=0, description="an engine growing so an hour is restarted; 0: no")
     sick_after: Positive = Field(5, description="failures of an engine in a row after which its worker rests as sick")
     answer_timeout_s: Seconds = Field(3600, description="longest time an answer may take in all")
     overflow_reserve_tokens: int = Field(-1, ge=-1, description="window kept for compaction; -1: 1/16, at most 4096")
