@@ -220,11 +220,10 @@ class Store:
             yield mine  # closing the file gives the lock back
 
     def _sweep(self, room_bytes: int) -> None:
-        now_s = self.wall()
         described = {path.name: entry for path in self._folder.glob("*.json") if (entry := _entry(path))}
         known = {entry.file for entry in described.values()} | {entry.file for entry in list(self._fresh.values())}
         stored = [
-            Stored(name, e.size_bytes, e.tokens, e.return_chance, e.uses, _unused_s(self._folder / name, now_s))
+            Stored(name, e.size_bytes, e.tokens, e.return_chance, e.uses, self._unused_s(self._folder / name))
             for name, e in described.items()
         ]
         total = sum(entry.size_bytes for entry in described.values())
@@ -235,9 +234,15 @@ class Store:
             self.remove(described.pop(name).file)
         for path in self._folder.iterdir():
             ours = UNFINISHED_NAME.fullmatch(path.name) and path.name not in known
-            if ours and _unused_s(path, now_s) > UNFINISHED_S:
+            if ours and self._unused_s(path) > UNFINISHED_S:
                 self.remove(path.name)
         self.used_bytes = sum(entry.size_bytes for entry in described.values())
+
+    def _unused_s(self, path: Path) -> float:
+        try:
+            return max(0.0, self.wall() - path.stat().st_mtime)  # below 0 where the clock was set back
+        except OSError:
+            return 0.0
 
     def _forget(self, entry: Entry) -> None:
         with self._lock:
@@ -290,11 +295,3 @@ def _entry(path: Path) -> Entry | None:
         return None
     name = FILE_NAME.fullmatch(entry.file)
     return entry if name and name[1] == path.stem and path.stem.endswith(f".{entry.what}") else None
-
-
-def _unused_s(path: Path, now_s: float) -> float:
-    """0 for a file that goes this moment, and for one from before the clock was set back."""
-    try:
-        return max(0.0, now_s - path.stat().st_mtime)
-    except OSError:
-        return 0.0
