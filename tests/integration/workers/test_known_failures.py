@@ -198,8 +198,10 @@ def test_after_twenty_reconnects_a_worker_takes_exactly_its_slots_and_has_not_gr
         running_now = [asking.stream("say 30 words at 10 tokens/s", f"running-{number}") for number in range(2)]
         assert all(stream.first_text.wait(30) for stream in running_now)
         waiting = [asking.ask("say 3 words", f"waiting-{number}") for number in range(3)]
-        wait_for(lambda: line(cluster) == 3 and sum(tickets(cluster)) == 3, "three jobs to wait, each with its ticket")
-        assert running(cluster) == 2
+        wait_for(lambda: line(cluster) == 3, "three jobs to wait")
+        said = len(running_now[0].events)
+        wait_for(lambda: len(running_now[0].events) > said + 8, "more words, while nothing else is taken")
+        assert (line(cluster), sum(tickets(cluster)), running(cluster)) == (3, 3, 2)
         assert [text_of(answer.result()) for answer in waiting] == [words(3)] * 3
 
 
