@@ -162,6 +162,7 @@ def _consume(app: Celery, work: Work, serving: Serving, settings: Settings) -> N
     signals.worker_ready.connect(on_ready, weak=False)
     signals.worker_shutting_down.connect(on_shutdown, weak=False)
     pool.GatedPool.stopping = staticmethod(on_shutdown)
+    app.events.dispatcher_cls = "workers.consumer:Dispatcher"
     worker = app.Worker(
         hostname=f"{settings.worker_name}@{socket.gethostname()}",
         queues=[keys.queue(settings.worker_name)],

@@ -12,6 +12,7 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
+from celery.events.dispatcher import EventDispatcher
 from celery.worker.consumer import Consumer
 
 from infra.celery_app import RECONNECT
@@ -19,6 +20,18 @@ from infra.celery_app import RECONNECT
 EVENTS_S = 0.25
 LOST_S = 2.0  # a timer that has not come by then was taken back by Celery, which does so when its connection breaks
 MOST_EVENTS = 1000  # beyond, whichever thread made the last one sends them all; Celery's own bound is 24
+
+
+class Dispatcher(EventDispatcher):  # type: ignore[misc]  # celery is untyped
+    """Sends events once; one that cannot be sent is lost, for Flower alone.
+
+    Stock Celery keeps them all, and tries a worker's own sign of life for ever: while its network carries nothing, the
+    worker hears no signal and does not look whether its connection is half open.
+    """
+
+    def _publish(self, event: Any, producer: Any, routing_key: str, **_: Any) -> None:
+        super()._publish(event, producer, routing_key)
+        self._outbound_buffer.clear()
 
 
 class GatheringConsumer(Consumer):  # type: ignore[misc]  # celery is untyped

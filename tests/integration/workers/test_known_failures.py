@@ -198,14 +198,16 @@ def test_after_twenty_reconnects_a_worker_takes_exactly_its_slots_and_has_not_gr
         running_now = [asking.stream("say 30 words at 10 tokens/s", f"running-{number}") for number in range(2)]
         assert all(stream.first_text.wait(30) for stream in running_now)
         waiting = [asking.ask("say 3 words", f"waiting-{number}") for number in range(3)]
-        wait_for(lambda: line(cluster) == 3 and sum(tickets(cluster)) == 3, "three jobs to wait, each with its ticket")
-        assert running(cluster) == 2
+        wait_for(lambda: line(cluster) == 3, "three jobs to wait")
+        said = len(running_now[0].events)
+        wait_for(lambda: len(running_now[0].events) > said + 8, "more words, while nothing else is taken")
+        assert (line(cluster), sum(tickets(cluster)), running(cluster)) == (3, 3, 2)
         assert [text_of(answer.result()) for answer in waiting] == [words(3)] * 3
 
 
-def on(cluster: Cluster, records: list[str]) -> set[str | None]:
+def on(cluster: Cluster, records: list[str]) -> set[str]:
     """The workers that have these jobs."""
-    return {cluster.redis.hget(record, "worker") for record in records}
+    return {str(cluster.redis.hget(record, "worker")) for record in records}
 
 
 def eight_ends(cluster: Cluster) -> list[dict[str, Any]] | None:
@@ -229,7 +231,7 @@ def test_a_killed_workers_jobs_are_taken_by_another_within_a_lease_and_two_secon
             cluster.wait_ready(2)
             streams = [asking.stream("say 60 words at 10 tokens/s", f"{here}-{number}") for number in range(4)]
             assert all(stream.first_text.wait(30) for stream in streams)
-            lost = [f"corral:job:{job}" for job in cluster.redis.hkeys(f"corral:running:{here}")]
+            lost = [f"corral:job:{job!s}" for job in cluster.redis.hkeys(f"corral:running:{here}")]
             assert len(lost) == 2
             cluster.kill_worker(here)
             wait_for(lambda here=here: not cluster.redis.exists(f"corral:lease:{here}"), "its lease to end")  # type: ignore[misc]
@@ -265,6 +267,16 @@ def test_a_worker_that_is_stopped_waits_no_longer_than_its_drain_and_each_answer
             (f"{kind}-{which}", "done") for kind in ("agent", "queued") for which in range(4)
         )
         assert (line(cluster), running(cluster), sum(tickets(cluster))) == (0, 0, 0)
+
+
+def test_a_worker_ends_when_it_is_told_to_though_its_network_carries_nothing(tmp_path: Path, broker: Broker) -> None:
+    """Celery tries to send its sign of life for ever, and hears no signal meanwhile."""
+    with Proxy(broker.port) as proxy, Cluster(tmp_path, proxy.url, workers=1, slots=1) as cluster:
+        assert text_of(cluster.messages("say 3 words")) == words(3)
+        proxy.lose()
+        wait_for(lambda: "beat_failed" in cluster.worker_log("w1"), "the worker to notice")
+        last(4)  # two of its signs of life are due
+        assert cluster.stop_worker("w1", signal.SIGTERM, 40) == 0
 
 
 def test_a_network_that_carried_nothing_for_a_minute_is_noticed_and_used_again_soon(
