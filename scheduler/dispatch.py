@@ -162,10 +162,13 @@ class Dispatcher:
         """
         if not self._membership.fresh:
             raise BrokerDown("the broker does not answer", retry_after_s=5)
-        view = admission.serving(self.view, spec.request.model)
         until_s = asyncio.get_running_loop().time() + PLACING_LIMIT_S
         async with _in_time(until_s):
             known, candidates = await self._candidates(spec, only)
+            if not candidates:  # since the last look somebody may have become ready, as another process knows already
+                await self._membership.look_again()
+                known, candidates = await self._candidates(spec, only)
+            view = admission.serving(self.view, spec.request.model)
             retry_after_s = admission.retry_after_s(view, self.usual_answer_s)
             if not candidates:
                 raise NoWorker(admission.why_none(view), retry_after_s=retry_after_s)
