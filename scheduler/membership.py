@@ -22,6 +22,7 @@ from scheduler.contract import LEVELS, ClusterView, WorkerInfo, WorkerView
 
 log = structlog.get_logger(__name__)
 REFRESH_S = 0.5
+APART_S = 0.1  # between two looks for those who would be refused
 MISSED_S = 2.0  # a connection that broke between two reads is no broker that is away
 
 
@@ -35,6 +36,7 @@ class Membership:
         self._missed = False
         self._read_s = -MISSED_S
         self._looked = asyncio.Event()
+        self._looking = asyncio.Lock()
 
     async def first_look(self, limit_s: float) -> None:
         """Wait until `run` has looked once, well or in vain, for `limit_s` at most."""
@@ -45,8 +47,7 @@ class Membership:
         """Keep `view` fresh until cancelled; `fresh` says whether the broker has answered within MISSED_S."""
         while not being_cancelled():
             try:
-                self.view = await self.read()
-                self.fresh, self._missed, self._read_s = True, False, monotonic()
+                await self._look()
             except BrokerDown as error:
                 if not self._missed:
                     log.warning("broker_missed", reason=error.message)
@@ -54,6 +55,16 @@ class Membership:
                 self.fresh = monotonic() - self._read_s < MISSED_S
             self._looked.set()
             await asyncio.sleep(REFRESH_S)
+
+    async def look_again(self) -> None:
+        """Make `view` fresh for a request that would be refused by it; the looks of many are one. Raises BrokerDown."""
+        async with self._looking:
+            if monotonic() - self._read_s >= APART_S:
+                await self._look()
+
+    async def _look(self) -> None:
+        self.view = await self.read()
+        self.fresh, self._missed, self._read_s = True, False, monotonic()
 
     async def read(self) -> ClusterView:
         """A new snapshot. Raises BrokerDown."""

@@ -13,8 +13,9 @@ import structlog
 from infra.errors import BrokerDown, CorralError, PromptTooLong
 from scheduler.audience import Audience, Reader
 from scheduler.contract import Delta, Failed, Finished, JobSpec
-from scheduler.dispatch import Dispatcher, Placed
+from scheduler.dispatch import Dispatcher
 from scheduler.gathering import Gathering
+from scheduler.placed import Placed
 from scheduler.raising import Raising
 
 log = structlog.get_logger(__name__)

@@ -14,7 +14,7 @@ from scheduler import dispatch
 from scheduler.contract import Failed, Finished, Kind, StopReason, TextDelta, encode_deltas
 from scheduler.dispatch import Dispatcher
 from scheduler.follow import Follower
-from scheduler.membership import Membership
+from scheduler.membership import APART_S, Membership
 from scheduler.queue import Tickets
 from tests.doubles.broker import Broker
 from tests.integration.scheduler.store import API, Store, forecast_of, spec, to
@@ -192,3 +192,14 @@ async def test_a_warm_up_says_nothing_of_how_long_answers_take(store: Store) -> 
             while placed.last is None:
                 await placed.next(WAIT_S)
         assert dispatcher.usual_answer_s == before_s
+
+
+async def test_nobody_is_refused_by_a_look_that_is_older_than_the_worker_s_readiness(store: Store) -> None:
+    async with dispatching(store) as dispatcher:
+        with pytest.raises(NoWorker):
+            async with dispatcher.submit(spec()):
+                pass
+        store.worker()
+        dispatcher._membership._read_s -= APART_S  # the refused one has just looked
+        async with dispatcher.submit(spec()) as placed:
+            assert placed.worker == "w1"

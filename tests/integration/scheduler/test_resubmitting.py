@@ -18,8 +18,8 @@ from scheduler.contract import (
     ToolCall,
     encode_deltas,
 )
-from scheduler.dispatch import Placed
 from scheduler.jobs import Jobs
+from scheduler.placed import Placed
 from scheduler.resubmitting import ATTEMPTS_APART
 from tests.integration.scheduler.store import Store, Worker, spec
 from tests.integration.scheduler.test_dispatch import WAIT_S, dispatching

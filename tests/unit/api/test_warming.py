@@ -30,7 +30,8 @@ from scheduler.contract import (
     WorkerState,
     WorkerView,
 )
-from scheduler.dispatch import Dispatcher, Placed
+from scheduler.dispatch import Dispatcher
+from scheduler.placed import Placed
 from scheduler.warmups import Warmups
 
 pytestmark = pytest.mark.unit

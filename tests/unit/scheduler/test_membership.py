@@ -1,6 +1,7 @@
 """What an API process believes of the broker between two reads."""
 
 import asyncio
+import math
 from typing import Any, cast
 
 import pytest
@@ -72,3 +73,19 @@ async def test_the_first_look_is_over_once_the_broker_has_answered_or_failed(
 async def test_a_broker_that_does_not_answer_is_not_waited_for_longer_than_the_limit() -> None:
     async with asyncio.timeout(WAIT_S):
         await Membership(cast(Redis, None)).first_look(0.01)
+
+
+async def test_many_who_would_be_refused_share_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "APART_S", 600)
+    made, reads = Membership(cast(Redis, None)), 0
+
+    async def read() -> ClusterView:
+        nonlocal reads
+        reads += 1
+        await asyncio.sleep(0)
+        return ClusterView(now_ms=reads)
+
+    made._read_s = -math.inf
+    monkeypatch.setattr(made, "read", read)
+    await asyncio.gather(*(made.look_again() for _ in range(9)))
+    assert (reads, made.view.now_ms, made.fresh) == (1, 1, True)
