@@ -110,7 +110,13 @@ def test_an_answer_that_was_hung_up_on_has_left_its_prompt(cluster: Cluster) -> 
     body["messages"] = [{"role": "user", "content": "say 99 words at 20 tokens/s"}]
     request = cluster.http.build_request("POST", "/v1/messages", json=body, headers={"x-agent-id": "hangs-up"})
     with closing(cluster.http.send(request, stream=True)) as answer:
-        next(line for line in answer.iter_lines() if "content_block_delta" in line)
+        assert answer.status_code == 200, answer.read()
+        seen = []
+        for line in answer.iter_lines():
+            seen.append(line)
+            if "content_block_delta" in line:
+                break
+        assert "content_block_delta" in seen[-1], seen
     assert account(cluster, answer.headers["request-id"])["cause"] == "first_turn"
     found = told(cluster, "hangs-up", "say 99 words at 20 tokens/s", "say 1 words")
     assert found["compared_with"] == answer.headers["request-id"]

@@ -10,12 +10,14 @@ import os
 import select
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NoReturn
 
 USAGE_ERROR, LOAD_ERROR = 2, 1
+LOGGING_S = 0.2  # more than a line of log needs to be written
 KEY_VARIABLE = "LLAMA_API_KEY"
 
 # What a flag's value becomes, and the parameters that it sets; a dot goes into a part of the parameters.
@@ -210,10 +212,13 @@ def _wait_for_signal(_server: Any) -> None:
 
 
 def _end(code: int, message: str = "") -> NoReturn:
-    """At once: the library's own threads may hang, and there is nothing left to save."""
+    """Soon: the library's own threads may hang, and there is nothing left to save. `message` is the last line."""
     if message:
-        sys.stderr.write(message + "\n")
-    sys.stderr.flush()
+        # The library logs in a thread of its own and tells nobody when that is through.
+        time.sleep(LOGGING_S)
+        own = os.dup(sys.stderr.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+        os.write(own, f"{message}\n".encode())
     os._exit(code)
 
 
