@@ -220,23 +220,24 @@ class Store:
             yield mine  # closing the file gives the lock back
 
     def _sweep(self, room_bytes: int) -> None:
-        described = {path.name: entry for path in self._folder.glob("*.json") if (entry := _entry(path))}
-        known = {entry.file for entry in described.values()} | {entry.file for entry in list(self._fresh.values())}
         stored = [
-            Stored(name, e.size_bytes, e.tokens, e.return_chance, e.uses, self._unused_s(self._folder / name))
-            for name, e in described.items()
+            Stored(e.file, e.size_bytes, e.tokens, e.return_chance, e.uses, self._unused_s(path))
+            for path in self._folder.glob("*.json")
+            if (e := _entry(path))  # no more of it is kept: the chain of a long conversation takes 100 kB
         ]
-        total = sum(entry.size_bytes for entry in described.values())
+        known = {one.name for one in stored} | {entry.file for entry in list(self._fresh.values())}
+        total = sum(one.size_bytes for one in stored)
         room = total + self._free_bytes() - SPARE_BYTES - room_bytes  # below 0 all of it would be given up in vain
         limit_bytes = self._limit_bytes if room < 0 else min(self._limit_bytes, room)
-        for name in to_remove(stored, limit_bytes, self._age_s):
-            self.remove(name)
-            self.remove(described.pop(name).file)
+        removed = dict.fromkeys(to_remove(stored, limit_bytes, self._age_s))
+        for file in removed:
+            self.remove(f"{file.rsplit('.', 2)[0]}.json")
+            self.remove(file)
         for path in self._folder.iterdir():
             ours = UNFINISHED_NAME.fullmatch(path.name) and path.name not in known
             if ours and self._unused_s(path) > UNFINISHED_S:
                 self.remove(path.name)
-        self.used_bytes = sum(entry.size_bytes for entry in described.values())
+        self.used_bytes = sum(one.size_bytes for one in stored if one.name not in removed)
 
     def _unused_s(self, path: Path) -> float:
         try:

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import threading
 import time
+import tracemalloc
 from collections import namedtuple
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 from infra.errors import StoreError
 from infra.store_folder import SPARE_BYTES
+from scheduler.policy.chain import Chain
 from tests.doubles.memory import watched
 from tests.doubles.processes import base_environment, python
 from tests.doubles.store_process import SWEEP
@@ -388,6 +390,24 @@ def test_of_files_that_were_looked_for_nothing_is_kept(folder: Path) -> None:
 
 
 # --- sweeping -------------------------------------------------------------------------------------------------------
+
+
+def test_a_sweep_has_one_chain_in_memory_at_a_time(folder: Path) -> None:
+    store = opened(folder)
+    for number in range(60):
+        entry = write(store, folder, conversation_name(f"{number:x}"), b"x")
+        messages = tuple(f"{number}-{turn:030x}" for turn in range(1000))
+        entry = replace(entry, chain=Chain("s", "t", messages, tuple(range(10_000, 11_001))))
+        store.written(entry)
+        store.describe(entry)
+    tracemalloc.start()
+    try:
+        store.sweep()
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert store.used_bytes == 60
+    assert peak_bytes < 3_000_000  # all of them together take more than twice as much
 
 
 def test_a_sweep_brings_the_folder_within_its_limit_the_least_valuable_first(folder: Path) -> None:
