@@ -1,4 +1,4 @@
-"""Fixtures for every tier: a clean environment, a broker, scripted models.
+"""Fixtures for every tier: a clean environment, a broker, scripted models; and how Hypothesis runs.
 
 Owns: what tests share. The helpers themselves are in `tests.doubles`, to be imported where they are used.
 Never: a part of Corral.
@@ -10,11 +10,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.doubles import scripted_model
 from tests.doubles.broker import Broker
 from tests.doubles.claude import ClaudeCode, find_or_install
 from tests.doubles.scripted_model import Script
+
+# A busy machine must not fail a property.
+settings.register_profile("no-clock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("no-clock")
 
 FOREIGN = ("CORRAL_", "ANTHROPIC_", "CLAUDE_", "STANDIN_", "LLAMA_")
 

@@ -87,7 +87,7 @@ def half_open(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluste
     with (
         Broker(folder / "broker") as broker,
         Proxy(broker.port) as proxy,
-        Cluster(folder, proxy.url, workers=1, slots=2) as cluster,
+        Cluster(folder, proxy.url, workers=2, slots=2) as cluster,
     ):
         assert text_of(cluster.messages("say 3 words")) == words(3)
         proxy.lose()
@@ -240,6 +240,8 @@ def test_a_killed_workers_jobs_are_taken_by_another_within_a_lease_and_two_secon
             took_s.append(time.monotonic() - began_s)
             for stream in streams:
                 told_once(stream, words(60))
+            if took_s[-1] < MOVED_WITHIN_S:
+                break
             cluster.start_worker(here)
         assert min(took_s) < MOVED_WITHIN_S
 
@@ -269,14 +271,13 @@ def test_a_worker_that_is_stopped_waits_no_longer_than_its_drain_and_each_answer
         assert (line(cluster), running(cluster), sum(tickets(cluster))) == (0, 0, 0)
 
 
-def test_a_worker_ends_when_it_is_told_to_though_its_network_carries_nothing(tmp_path: Path, broker: Broker) -> None:
+def test_a_worker_ends_when_it_is_told_to_though_its_network_carries_nothing(
+    half_open: tuple[Cluster, Proxy, float],
+) -> None:
     """Celery tries to send its sign of life for ever, and hears no signal meanwhile."""
-    with Proxy(broker.port) as proxy, Cluster(tmp_path, proxy.url, workers=1, slots=1) as cluster:
-        assert text_of(cluster.messages("say 3 words")) == words(3)
-        proxy.lose()
-        wait_for(lambda: "beat_failed" in cluster.worker_log("w1"), "the worker to notice")
-        last(4)  # two of its signs of life are due
-        assert cluster.stop_worker("w1", signal.SIGTERM, 40) == 0
+    cluster, _, since_s = half_open
+    last(since_s + NOTICED_WITHIN_S - time.monotonic())
+    assert cluster.stop_worker("w2", signal.SIGTERM, 40) == 0
 
 
 def test_a_network_that_carried_nothing_for_a_minute_is_noticed_and_used_again_soon(
