@@ -40,7 +40,7 @@ async def show(request: Request) -> Response:
 
 def _counters() -> CollectorRegistry:
     """Those of this process, or of all processes behind one port."""
-    if not os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
+    if not os.environ.get(metrics.FOLDER):
         return metrics.API
     registry = CollectorRegistry()
     MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
@@ -90,7 +90,7 @@ class Cluster(Collector):
         yield _gauge("broker_up", "1 while the broker answers.", (), [((), int(house.membership.fresh))])
         yield from _workers(view.workers)
         yield from _misses(house.turns.totals)
-        yield from _waits(house)
+        yield _waits(house.dispatcher.forecast.figures(house.models()))
 
 
 def _workers(workers: Sequence[WorkerView]) -> Iterable[Metric]:
@@ -126,18 +126,9 @@ def _misses(totals: Mapping[str, Mapping[str, int]]) -> Iterable[Metric]:
         yield family
 
 
-def _waits(house: House) -> Iterable[Metric]:
-    figures = house.dispatcher.forecast.figures(house.models())
-    for name, words in (
-        ("promises_kept", "Refused requests that came back and found the room that they had been promised."),
-        ("moved", "Jobs that were moved to another worker while they waited."),
-    ):
-        yield CounterMetricFamily(f"corral_{name}", words, value=figures[name])
-    shared = house.sharing.coalesced
-    yield CounterMetricFamily("corral_coalesced", "Requests that shared another's answer.", value=shared)
-    yield CounterMetricFamily("corral_waited_in_vain", "Requests that were told so.", value=house.tally.in_vain)
+def _waits(figures: Mapping[str, Any]) -> Metric:
     error = [(("median",), figures["median_error_s"]), (("p90",), figures["p90_error_s"])]
-    yield _gauge("wait_error_seconds", "How wrong expected waits were lately.", ("quantile",), error)
+    return _gauge("wait_error_seconds", "How wrong expected waits were lately.", ("quantile",), error)
 
 
 def _gauge(name: str, words: str, labels: tuple[str, ...], values: Iterable[tuple[tuple[str, ...], float]]) -> Metric:

@@ -16,6 +16,7 @@ from itertools import count
 from typing import Any
 
 from infra.errors import BrokerDown, CorralError, QueueFull, WaitedTooLong
+from infra.observability import metrics
 from scheduler.contract import ClusterView, JobSpec, Kind, WorkerInfo, WorkerView
 from scheduler.lines import Lines
 from scheduler.policy.accuracy import Accuracy
@@ -85,6 +86,7 @@ class Forecast:
                 self.refused["full" if verdict.full else "wait"] += 1
                 raise refusal(spec, verdict)
             self.kept += verdict.kept
+            metrics.PROMISES_KEPT.inc(verdict.kept)
         return arrival
 
     async def again_s(self, spec: JobSpec, view: ClusterView, usual_s: float) -> int | None:
