@@ -83,6 +83,10 @@ class Answer:
         """Whether this is the answer to an identical request of another client."""
         return self._placed.shared
 
+    def counts(self, part: str) -> bool:
+        """Whether this part of the work is in no figures yet: that of a shared answer belongs there once."""
+        return self._placed.counts(part)
+
     async def commit(self) -> None:
         """Return when status 200 may go out. Raises what the client is told instead."""
         opens_s = self._began_s + self._patience.early_commit_s

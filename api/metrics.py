@@ -7,7 +7,7 @@ Never: asks the broker; names and buckets (`infra.observability.metrics`).
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -47,8 +47,11 @@ def _counters() -> CollectorRegistry:
     return registry
 
 
-def count(line: Mapping[str, Any]) -> None:
-    """Add a request that has ended; `line` are the fields of its log line, so that both always agree."""
+def count(line: Mapping[str, Any], counts: Callable[[str], bool]) -> None:
+    """Add a request that has ended; `line` are the fields of its log line, so that both always agree.
+
+    `counts` says whether a part of the work is to be added: the engine did it once for all who share its answer.
+    """
     worker, kind, model = line.get("worker", NOBODY), line.get("kind", NOBODY), line.get("model", NOBODY)
     where = (worker, model, kind)
     level = str(line.get("level", NOBODY))
@@ -58,9 +61,9 @@ def count(line: Mapping[str, Any]) -> None:
         metrics.REFUSALS.labels(reason).inc()
     if "first_ms" in line:
         metrics.FIRST_TOKEN.labels(*where).observe(line["first_ms"] / 1000)
-    if "queue_ms" in line:
+    if "queue_ms" in line and counts("start"):
         _count_started(line, where, level)
-    if "output_tokens" in line:
+    if "output_tokens" in line and counts("end"):
         metrics.PREFILL.labels(*where).observe(line["prefill_ms"] / 1000)
         metrics.DECODE.labels(*where).observe(line["decode_ms"] / 1000)
         metrics.TOKENS.labels(*where, "output").inc(line["output_tokens"])

@@ -302,6 +302,8 @@ def test_who_shares_a_job(clock: Clock, first: JobSpec, second: JobSpec, togethe
         assert len(house.jobs) == 2 - together
         assert [client.held.shared for client in clients] == [False, together]
         assert house.sharing.coalesced == metrics.COALESCED._value.get() - before == together
+        assert [client.held.counts("end") for client in clients] == [True, not together]
+        assert not any(client.held.counts("end") for client in clients)
         for client in clients:
             await client.leave()
 
