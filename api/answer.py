@@ -65,6 +65,7 @@ class Answer:
         self.continued = False  # an attempt began when a part had been told
         self.first_s: float | None = None  # when the first token came, on the monotonic clock
         self.pieces = 0  # of the answer that have come; most are a token
+        self.first_pieces = 0  # of these came at once with the first: whoever joins is told all that was there
         self.finished: Finished | None = None
         self.failure: CorralError | None = None
 
@@ -179,6 +180,7 @@ class Answer:
                 self.pieces += 1
                 self._deadlines.told()
                 stages.mark("content")
+        self.first_pieces = self.first_pieces or self.pieces
         if not deltas:
             await self._broker.ask(self._look_after())
         return deltas

@@ -43,8 +43,17 @@ def _counters() -> CollectorRegistry:
     if not os.environ.get(metrics.FOLDER):
         return metrics.API
     registry = CollectorRegistry()
-    MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+    registry.register(_OfAll())
     return registry
+
+
+class _OfAll(Collector):
+    """What all processes have counted. Their files have a worker's figures too, which none of them counts."""
+
+    def collect(self) -> Iterable[Metric]:
+        own = {family.name for family in metrics.API.collect()}
+        found: Iterable[Metric] = MultiProcessCollector(None).collect()  # type: ignore[no-untyped-call]
+        return [family for family in found if family.name in own]
 
 
 def count(line: Mapping[str, Any], counts: Callable[[str], bool]) -> None:

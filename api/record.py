@@ -66,7 +66,8 @@ class Record:
         if self.answer and self.answer.first_s is not None:
             told_s = now_s - self.answer.first_s
             fields["told"] = self.answer.pieces
-            fields["per_s"] = round(self.answer.pieces / told_s, 1) if told_s > 0 else 0.0
+            since = self.answer.pieces - self.answer.first_pieces
+            fields["per_s"] = round(since / told_s, 1) if told_s > 0 else 0.0
         return fields
 
     def _outcome(self, failure: BaseException | None) -> str:

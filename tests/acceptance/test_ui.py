@@ -59,7 +59,7 @@ def test_a_snapshot_has_what_status_says_and_the_line_of_each_request(cluster: C
 def test_a_running_answer_is_there_with_its_speed_until_it_ends(cluster: Cluster) -> None:
     with occupied(cluster, 1):
         for shown in snapshots(cluster):
-            if shown["running"] and shown["running"][0].get("told"):
+            if shown["running"] and shown["running"][0].get("per_s"):
                 break
         [one] = shown["running"]
         assert (one["worker"], one["slot"] in (0, 1)) == ("w1", True)

@@ -98,3 +98,11 @@ def test_the_top_level_holds_nothing_else() -> None:
 def test_the_gate_runs_the_readme_command() -> None:
     commands = [line for line in (ROOT / "README.md").read_text().splitlines() if line.endswith(" -m tests")]
     assert len(commands) == 1
+
+
+def test_every_module_of_tests_is_of_a_suite() -> None:
+    """One that is of none is run by no command that names a suite."""
+    suite = re.compile(r"pytest\.mark\.(unit|integration|acceptance|contracts)\b")
+    modules = sorted((ROOT / "tests").rglob("test_*.py"))
+    assert modules
+    assert [path.name for path in modules if not suite.search(path.read_text())] == []

@@ -134,6 +134,8 @@ def test_whichever_process_is_asked_tells_the_counters_of_all(tmp_path: Path, br
         line = re.compile(r'^corral_refusals_total{reason="bad_request"} (\S+)$', re.MULTILINE)
         told = [httpx.get(f"{found[1]}/metrics", trust_env=False).text for _ in range(SURE)]
         assert [line.findall(one) for one in told] == [[str(float(SURE))]] * SURE
+        assert all("corral_waited_in_vain_total 0.0" in one for one in told)
+        assert not any("corral_engine_failures" in one for one in told), "a worker's, of which an API knows nothing"
 
 
 def lives(url: str) -> bool:

@@ -14,6 +14,7 @@ from scheduler.queue import Tickets
 from tests.doubles.broker import Broker
 from tests.integration.scheduler.store import Store, candidates, spec
 
+pytestmark = pytest.mark.integration
 AGENTS = ("agent", 'a "quoted" one, "routing_key":"llm.w1"', "ein Käfer 🪲", "\\", "")
 MADE_EACH_TIME = ("id", "root_id", "correlation_id", "delivery_tag")
 OF_NO_USE = ("reply_to", "argsrepr", "kwargsrepr")  # of the properties: nobody replies, the headers show the rest

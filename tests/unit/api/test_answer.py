@@ -115,6 +115,12 @@ async def test_whatever_goes_wrong_in_a_stream_is_its_last_event_and_the_answers
     assert words in found[-1]["error"]["message"]
 
 
+async def test_what_came_at_once_with_the_first_piece_is_known() -> None:
+    made = answer(Job([ENDS[0], *[TextDelta("a")] * 3], [TextDelta("b")], DOWN))
+    await events(made)
+    assert (made.pieces, made.first_pieces) == (4, 3)
+
+
 async def test_nobody_comes_back_for_an_answer_that_was_lost() -> None:
     """Kept for its client's retry, it would give each of them the same beginning and never an end."""
     job = Job(ENDS[:2], [], vanished=[True])
