@@ -41,4 +41,5 @@ def bench(
         return
     if name not in BENCHES:
         raise ConfigError(f"bench {name}: is none; there are {', '.join(BENCHES)}")
-    parts.become((sys.executable, "-m", f"infra.bench.{name}", *context.args), dict(os.environ))
+    # Safe path: a folder that has an `infra` of its own must not be measured.
+    parts.become((sys.executable, "-m", f"infra.bench.{name}", *context.args), os.environ | {"PYTHONSAFEPATH": "1"})

@@ -1,7 +1,9 @@
 """`corral bench` knows every measurement that there is, and gives it its options."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -35,6 +37,16 @@ def test_options_are_those_of_the_bench() -> None:
     assert done.returncode == 2
     assert "--clients" in done.stderr
     assert "--body-bytes" in run("load", "--help").stdout
+
+
+def test_a_folder_with_an_infra_of_its_own_is_no_hindrance(tmp_path: Path) -> None:
+    (tmp_path / "infra" / "bench").mkdir(parents=True)
+    for name in ("infra/__init__.py", "infra/bench/__init__.py", "infra/bench/load.py"):
+        (tmp_path / name).touch()
+    command = (sys.executable, "-P", *COMMAND[1:], "load", "--help")
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
+    assert (done.returncode, "--body-bytes" in done.stdout) == (0, True), done.stderr
 
 
 def test_an_unknown_one_is_told_with_those_there_are() -> None:
