@@ -179,7 +179,7 @@ end
 local function home_moved()
   if known[1] or ARGV[24] == '' then return false end
   local r = redis.call('HMGET', KEYS[4], 'worker', 'tokens')
-  return r[1] ~= ARGV[20] or r[2] ~= ARGV[24]
+  return r[1] ~= ARGV[20] or (r[2] or '0') ~= ARGV[24]
 end
 
 if home_moved() then return {-2} end

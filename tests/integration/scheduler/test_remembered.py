@@ -69,6 +69,17 @@ async def test_a_home_that_has_changed_since_admits_nothing(store: Store, change
 
 
 @pytest.mark.usefixtures("turns")
+async def test_a_home_whose_first_answer_has_not_ended_is_the_same_too(store: Store) -> None:
+    """An agent asks several things at once: the home of the first has no tokens yet."""
+    first, second, third = (spec(conversation="new") for _ in range(3))
+    await store.admit(first, "w1")
+    await store.jobs.known(second)
+    remembered = await store.jobs.known(third)
+    assert remembered.remembered
+    assert (await store.jobs.admit(third, candidates("w1"), 1, remembered)).worker == "w1"
+
+
+@pytest.mark.usefixtures("turns")
 async def test_a_turn_whose_home_was_moved_by_another_process_goes_to_the_new_one(store: Store) -> None:
     async with dispatching(store) as dispatcher:
         for number in range(4):  # by chance it would go there once
