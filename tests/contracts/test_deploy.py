@@ -73,6 +73,13 @@ def test_what_figures_are_summed_by_are_their_labels() -> None:
                 assert set(by.split(", ")) <= names[name] | everywhere, target["expr"]
 
 
+@pytest.mark.parametrize("file", ["grafana-dashboard.json", "alerts.yaml"])
+def test_what_each_gateway_tells_of_the_whole_cluster_is_not_added_up_over_gateways(file: str) -> None:
+    text = (FOLDER / file).read_text()
+    for name in {sample.name for family in Cluster(house()).collect() for sample in family.samples}:
+        assert not re.search(rf"sum(?: by \([a-z_, ]+\))? ?\((?:rate\()?{name}\b", text), name
+
+
 def test_the_dashboard_has_no_two_panels_in_one_place() -> None:
     places = [
         tuple(panel["gridPos"].items())
