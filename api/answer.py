@@ -24,7 +24,7 @@ from api.protocol.request import Call
 from api.protocol.sse import encode
 from api.protocol.whole import whole_message
 from infra.errors import CorralError, DeadlinePassed, PromptTooLong, ShuttingDown, WaitedTooLong, WorkerLost
-from infra.observability import stages
+from infra.observability import metrics, stages
 from scheduler.contract import Delta, Failed, Finished, Started
 from scheduler.share import Held
 
@@ -82,6 +82,10 @@ class Answer:
     def shared(self) -> bool:
         """Whether this is the answer to an identical request of another client."""
         return self._placed.shared
+
+    def counts(self, part: str) -> bool:
+        """Whether this part of the work is in no figures yet: that of a shared answer belongs there once."""
+        return self._placed.counts(part)
 
     async def commit(self) -> None:
         """Return when status 200 may go out. Raises what the client is told instead."""
@@ -204,6 +208,7 @@ class Answer:
 
     async def _in_vain(self) -> CorralError:
         self._house.tally.in_vain += 1
+        metrics.IN_VAIN.inc()
         retry_after_s = within_bounds(await self._house.dispatcher.again_s(self._placed.spec))
         words = f"no slot came free within {self._patience.wait_s:g} s; ask again in {retry_after_s} s"
         return WaitedTooLong(words, retry_after_s=retry_after_s)

@@ -7,7 +7,7 @@ Never: asks the broker; names and buckets (`infra.observability.metrics`).
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -40,15 +40,18 @@ async def show(request: Request) -> Response:
 
 def _counters() -> CollectorRegistry:
     """Those of this process, or of all processes behind one port."""
-    if not os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
+    if not os.environ.get(metrics.FOLDER):
         return metrics.API
     registry = CollectorRegistry()
     MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
     return registry
 
 
-def count(line: Mapping[str, Any]) -> None:
-    """Add a request that has ended; `line` are the fields of its log line, so that both always agree."""
+def count(line: Mapping[str, Any], counts: Callable[[str], bool]) -> None:
+    """Add a request that has ended; `line` are the fields of its log line, so that both always agree.
+
+    `counts` says whether a part of the work is to be added: the engine did it once for all who share its answer.
+    """
     worker, kind, model = line.get("worker", NOBODY), line.get("kind", NOBODY), line.get("model", NOBODY)
     where = (worker, model, kind)
     level = str(line.get("level", NOBODY))
@@ -58,9 +61,9 @@ def count(line: Mapping[str, Any]) -> None:
         metrics.REFUSALS.labels(reason).inc()
     if "first_ms" in line:
         metrics.FIRST_TOKEN.labels(*where).observe(line["first_ms"] / 1000)
-    if "queue_ms" in line:
+    if "queue_ms" in line and counts("start"):
         _count_started(line, where, level)
-    if "output_tokens" in line:
+    if "output_tokens" in line and counts("end"):
         metrics.PREFILL.labels(*where).observe(line["prefill_ms"] / 1000)
         metrics.DECODE.labels(*where).observe(line["decode_ms"] / 1000)
         metrics.TOKENS.labels(*where, "output").inc(line["output_tokens"])
@@ -90,7 +93,7 @@ class Cluster(Collector):
         yield _gauge("broker_up", "1 while the broker answers.", (), [((), int(house.membership.fresh))])
         yield from _workers(view.workers)
         yield from _misses(house.turns.totals)
-        yield from _waits(house)
+        yield _waits(house.dispatcher.forecast.figures(house.models()))
 
 
 def _workers(workers: Sequence[WorkerView]) -> Iterable[Metric]:
@@ -126,18 +129,9 @@ def _misses(totals: Mapping[str, Mapping[str, int]]) -> Iterable[Metric]:
         yield family
 
 
-def _waits(house: House) -> Iterable[Metric]:
-    figures = house.dispatcher.forecast.figures(house.models())
-    for name, words in (
-        ("promises_kept", "Refused requests that came back and found the room that they had been promised."),
-        ("moved", "Jobs that were moved to another worker while they waited."),
-    ):
-        yield CounterMetricFamily(f"corral_{name}", words, value=figures[name])
-    shared = house.sharing.coalesced
-    yield CounterMetricFamily("corral_coalesced", "Requests that shared another's answer.", value=shared)
-    yield CounterMetricFamily("corral_waited_in_vain", "Requests that were told so.", value=house.tally.in_vain)
+def _waits(figures: Mapping[str, Any]) -> Metric:
     error = [(("median",), figures["median_error_s"]), (("p90",), figures["p90_error_s"])]
-    yield _gauge("wait_error_seconds", "How wrong expected waits were lately.", ("quantile",), error)
+    return _gauge("wait_error_seconds", "How wrong expected waits were lately.", ("quantile",), error)
 
 
 def _gauge(name: str, words: str, labels: tuple[str, ...], values: Iterable[tuple[tuple[str, ...], float]]) -> Metric:

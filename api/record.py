@@ -20,6 +20,10 @@ from infra.observability import stages
 log = structlog.get_logger("request")
 
 
+def _nothing(_: str) -> bool:
+    return False
+
+
 class Record:
     """A context manager; leaving it writes the line."""
 
@@ -49,7 +53,7 @@ class Record:
                 fields["retry_after_s"] = failure.retry_after_s
         write = log.info if outcome in ("done", "left") else log.warning
         write("request", **fields)
-        metrics.count(fields)
+        metrics.count(fields, self.answer.counts if self.answer else _nothing)
         self._ledger.ended(self.request_id, fields)
         if self.answer is not None:
             stages.end(self.answer.job_id)

@@ -21,7 +21,9 @@ router = APIRouter()
 EVERY_S = 1.0
 TYPES = {"ui.html": "text/html", "ui.css": "text/css", "ui.js": "text/javascript"}
 # Nothing but its own files and its own stream: a page that knows a key must run no one else's script.
-POLICY = "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'"
+# No other page may frame it either, and its form goes nowhere but through that script.
+ALONE = "base-uri 'none'; frame-ancestors 'none'; form-action 'none'"
+POLICY = f"default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; {ALONE}"
 HEADERS = {"content-security-policy": POLICY, "x-content-type-options": "nosniff", "cache-control": "no-cache"}
 
 

@@ -121,16 +121,19 @@ class Dispatcher:
             finally:
                 await self._end(placed, REFUSING_LIMIT_S if refused else None)
 
-    async def _enter(self, spec: JobSpec, only: str | None, *, fresh: bool = False) -> "_Entry":
-        known, candidates = await self._candidates(spec, only, fresh=fresh)
+    async def _enter(self, spec: JobSpec, only: str | None, *, again: bool = False) -> "_Entry":
+        known, candidates = await self._candidates(spec, only, fresh=again)
         if not candidates:  # since the last look somebody may have become ready, as another process knows already
             await self._membership.look_again()
-            known, candidates = await self._candidates(spec, only, fresh=fresh)
+            known, candidates = await self._candidates(spec, only, fresh=again)
         view = admission.serving(self.view, spec.request.model)
         retry_after_s = admission.retry_after_s(view, self.usual_answer_s)
         if not candidates:
             raise NoWorker(admission.why_none(view), retry_after_s=retry_after_s)
-        arrival = await self.forecast.let_in(spec, view, candidates, self.usual_answer_s)
+        if again:  # it was let in, and the promise that it may have held is used up
+            arrival = self.forecast.arrived(spec, view, candidates)
+        else:
+            arrival = await self.forecast.let_in(spec, view, candidates, self.usual_answer_s)
         return _Entry(known, candidates, arrival, retry_after_s)
 
     async def _admitted(self, spec: JobSpec, entry: "_Entry", only: str | None) -> tuple["_Entry", Admission]:
@@ -141,7 +144,7 @@ class Dispatcher:
                 spec, entry.candidates, entry.retry_after_s, entry.known, ticket=ticket
             )
         except HomeMoved:  # another process had its turn, or the cluster moved it
-            entry = await self._enter(spec, only, fresh=True)
+            entry = await self._enter(spec, only, again=True)
             return entry, await self._jobs.admit(
                 spec, entry.candidates, entry.retry_after_s, entry.known, ticket=ticket
             )

@@ -16,6 +16,7 @@ from itertools import count
 from typing import Any
 
 from infra.errors import BrokerDown, CorralError, QueueFull, WaitedTooLong
+from infra.observability import metrics
 from scheduler.contract import ClusterView, JobSpec, Kind, WorkerInfo, WorkerView
 from scheduler.lines import Lines
 from scheduler.policy.accuracy import Accuracy
@@ -36,7 +37,7 @@ NEVER_MS = 1e9  # the script knows no infinity
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A request that was let in, with its candidates and their workers."""
+    """A request with its candidates and their workers."""
 
     spec: JobSpec
     candidates: tuple[Candidate, ...]
@@ -57,6 +58,11 @@ class Forecast:
         self.refused = {"wait": 0, "full": 0}
         self.kept = 0
 
+    def arrived(self, spec: JobSpec, view: ClusterView, candidates: Sequence[Candidate]) -> Arrival:
+        """A request with its candidates, asked whether it may come in or not."""
+        workers = self._workers(view, [candidate.worker for candidate in candidates])
+        return Arrival(spec, tuple(candidates), {worker.info.name: worker for worker in workers})
+
     async def let_in(
         self, spec: JobSpec, view: ClusterView, candidates: Sequence[Candidate], usual_s: float
     ) -> Arrival:
@@ -65,8 +71,8 @@ class Forecast:
         Raises QueueFull or WaitedTooLong (both with a retry hint) when it would wait for longer than it may with each
         of them, or their lines have no room; not while a slot is free.
         """
-        workers = self._workers(view, [candidate.worker for candidate in candidates])
-        arrival = Arrival(spec, tuple(candidates), {worker.info.name: worker for worker in workers})
+        arrival = self.arrived(spec, view, candidates)
+        workers = list(arrival.workers.values())
         promised = self._lines.promised(spec.request.model)
         if spec.identity.kind is Kind.WARM or (self._has_free(workers, spec.level) and not promised):
             return arrival
@@ -80,6 +86,7 @@ class Forecast:
                 self.refused["full" if verdict.full else "wait"] += 1
                 raise refusal(spec, verdict)
             self.kept += verdict.kept
+            metrics.PROMISES_KEPT.inc(verdict.kept)
         return arrival
 
     async def again_s(self, spec: JobSpec, view: ClusterView, usual_s: float) -> int | None:

@@ -11,6 +11,7 @@ import structlog
 from redis.asyncio import Redis
 
 from infra import keys
+from infra.observability import metrics
 from infra.redis_client import broker_errors
 from scheduler.contract import ClusterView, WorkerView
 from scheduler.jobs import Jobs
@@ -76,6 +77,7 @@ class Rebalancing:
             "job_rebalanced", job=job.id, worker=move.old, to=to, cost_here_ms=round(move.cost_here_ms),
             cost_there_ms=round(move.cost_there_ms),
         )  # fmt: skip
+        metrics.MOVED.inc()
         await self._tickets.publish(job.id, job.agent, to, job.level)
         with broker_errors():
             await self._redis.hincrby(keys.COUNTS, "moved", 1)

@@ -36,6 +36,7 @@ class Share:
         self.error: Exception | None = None
         self._level = spec.level
         self._waits_until_s = monotonic() + spec.wait_limit_ms / 1000
+        self.counted: set[str] = set()  # parts of its work that are in the figures
         self.known = asyncio.Event()  # where it was placed, or why it was not
         self.task: asyncio.Task[None] | None = None
         self._stopped = False
@@ -136,6 +137,12 @@ class Held:
         self.may_return = True
         self.last: Finished | Failed | None = None
         self.reader: Reader = share.audience.join()
+
+    def counts(self, part: str) -> bool:
+        """Whether this part of the job's work is in no client's figures yet; now it is in this one's."""
+        counts = part not in self.share.counted
+        self.share.counted.add(part)
+        return counts
 
     async def known(self) -> None:
         """Return when the job has been placed. Raises what kept it from that."""

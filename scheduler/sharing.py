@@ -18,6 +18,7 @@ from typing import Any
 import structlog
 
 from infra.errors import BrokerDown, Refused
+from infra.observability import metrics
 from scheduler.contract import JobSpec
 from scheduler.dispatch import Dispatcher
 from scheduler.gathering import Gathering
@@ -78,6 +79,7 @@ class Sharing:
             self._went_on(spec)
             return Held(spec, self._begin(spec, key), shared=False)
         self.coalesced += 1
+        metrics.COALESCED.inc()
         log.info("request_joined", job=share.spec.id, agent=spec.identity.agent)
         held = Held(spec, share, shared=True)
         self._went_on(spec)

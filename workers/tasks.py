@@ -71,6 +71,7 @@ class Work:
             return
         stages.mark("claimed")
         bound = log.bind(job=job.id, attempt=job.attempt, ticket=job_id)
+        ended = "again"  # it waits for another attempt
         try:
             with (
                 Writer(self._append, self._flusher, job) as answer,
@@ -78,14 +79,15 @@ class Work:
                 self._running.job(job.id),
             ):
                 self._answer(job, answer)
-            metrics.ATTEMPTS.labels("done").inc()
+                ended = "done"
         except (Cancelled, Fenced):
-            metrics.ATTEMPTS.labels("stopped").inc()
+            ended = "stopped"
             bound.info("job_stopped")
         except Exception as error:
-            metrics.ATTEMPTS.labels("failed").inc()
+            ended = "failed"
             bound.warning("job_failed", error=type(error).__name__, reason=_reason(error))
         finally:
+            metrics.ATTEMPTS.labels(ended).inc()
             stages.end(job.id)
 
     def _next_job(self) -> ClaimedJob | None:

@@ -4,7 +4,11 @@
 const $ = (id) => document.getElementById(id);
 const RETRY_MS = 2000;
 const STALE_MS = 5000;
+const SILENT_MS = 15000; // a stream that is silent for so long is dead: a machine that slept is not told that it ended
+const PLAIN = /^[\x20-\x7e]+$/; // what a header can carry
 let seenAt = 0;
+let heardAt = 0;
+let stream = new AbortController();
 
 function el(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
@@ -100,17 +104,17 @@ function recentTable(recent) {
   const shown = recent.slice(0, 25);
   const longest = Math.max(1, ...shown.map((one) => one.took_ms));
   const rows = shown.map((one) => [clipped(one.agent || "?"), timeline(one, longest),
-    el("span", { class: one.outcome === "failed" ? "failed" : undefined }, (one.outcome === "failed" ? one.reason || "failed" : one.stop_reason || one.outcome).replace("_", " ")),
+    el("span", { class: one.outcome === "failed" ? "failed" : undefined }, (one.outcome === "failed" ? one.reason || "failed" : one.stop_reason || one.outcome).replaceAll("_", " ")),
     one.first_ms === undefined ? "" : seconds(one.first_ms), seconds(one.took_ms),
     one.eta_ms === undefined || one.eta_ms === null ? "" : `${seconds(one.eta_ms)} / ${one.queue_ms === undefined ? "–" : seconds(one.queue_ms)}`,
     one.prompt_tokens === undefined ? "" : tokens(one.prompt_tokens), one.prompt_tokens === undefined ? "" : percent(one.cached_tokens, one.prompt_tokens),
-    one.output_tokens === undefined ? "" : tokens(one.output_tokens), one.miss && one.miss !== "none" ? one.miss.replace("_", " ") : "", one.worker || "", one.kind || ""]);
+    one.output_tokens === undefined ? "" : tokens(one.output_tokens), one.miss && one.miss !== "none" ? one.miss.replaceAll("_", " ") : "", one.worker || "", one.kind || ""]);
   return table(["Agent", "Timeline", "End", ">First token", ">In all", ">Wait told / real", ">Prompt", ">Cached", ">Output", "Miss", "Worker", "Kind"], rows, "No request has ended yet.");
 }
 
 function cacheCards(state) {
   const misses = Object.entries(state.misses).sort(([, a], [, b]) => b.ms - a.ms)
-    .map(([cause, n]) => [cause.replace("_", " "), whole.format(n.count), tokens(n.tokens), seconds(n.ms)]);
+    .map(([cause, n]) => [cause.replaceAll("_", " "), whole.format(n.count), tokens(n.tokens), seconds(n.ms)]);
   const wait = state.wait;
   const saved = state.workers.filter((worker) => !worker.store.off)
     .map((worker) => [worker.name, bytes(worker.store.used_bytes), whole.format(worker.store.saves), whole.format(worker.store.restores)]);
@@ -169,6 +173,7 @@ async function read(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let text = "";
   for (let part = await reader.read(); !part.done; part = await reader.read()) {
+    heardAt = Date.now();
     const events = (text + part.value).split("\n\n");
     text = events.pop();
     if (events.length) draw(JSON.parse(events.at(-1).slice("data: ".length)));
@@ -177,7 +182,9 @@ async function read(response) {
 
 async function follow() {
   const key = sessionStorage.getItem("corral-key");
-  const response = await fetch("ui/events", { headers: key ? { "x-api-key": key } : {}, cache: "no-store" });
+  stream = new AbortController();
+  heardAt = Date.now();
+  const response = await fetch("ui/events", { headers: key ? { "x-api-key": key } : {}, cache: "no-store", signal: stream.signal });
   if (response.status === 401 || response.status === 403) {
     askForKey(Boolean(key));
     return false;
@@ -204,9 +211,18 @@ async function run() {
 
 $("key").addEventListener("submit", (event) => {
   event.preventDefault();
-  sessionStorage.setItem("corral-key", $("secret").value);
+  const key = $("secret").value;
   $("secret").value = "";
+  if (!PLAIN.test(key)) {
+    askForKey(true);
+    return;
+  }
+  sessionStorage.setItem("corral-key", key);
+  $("key").hidden = true; // asked twice, two streams would be drawn
   run();
 });
-setInterval(() => document.body.classList.toggle("stale", Boolean(seenAt) && Date.now() - seenAt > STALE_MS), 1000);
+setInterval(() => {
+  document.body.classList.toggle("stale", Boolean(seenAt) && Date.now() - seenAt > STALE_MS);
+  if (Date.now() - heardAt > SILENT_MS) stream.abort();
+}, 1000);
 run();

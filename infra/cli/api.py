@@ -7,6 +7,8 @@ Never: spreads connections over them: each listens on the port itself (SO_REUSEP
 import math
 import shutil
 import time
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,9 +17,11 @@ from infra.cli import checks, console, gateway, options, parts
 from infra.cli.signals import Signals, StopAskedError
 from infra.cli.supervise import House, Part, Stage
 from infra.config import Settings
+from infra.observability import metrics
 from infra.redis_client import checked
 
 STOP_MARGIN_S = 5.0  # after its last answer a process gives back what it holds
+COUNTERS_BYTES = 2**22  # of a file; some 20,000 figures
 FORCED = 130  # what a shell calls a program ended by Ctrl-C
 
 Port = Annotated[int | None, typer.Option("--port", metavar="PORT", min=0, max=65535, help="Port.")]
@@ -45,7 +49,7 @@ def processes(settings: Settings) -> list[Part]:
     """The API's processes, each with a name and a log of its own. One of several may die and come back."""
     several = settings.api_workers > 1
     names = [f"api-{number}" for number in range(1, settings.api_workers + 1)] if several else [settings.api_name]
-    counters = _shared_counters(settings) if several else {}
+    counters = _shared_counters(settings.data_dir / "metrics", names) if several else {}
     return [
         Part(
             f"API {name.removeprefix('api-')}" if several else "API",
@@ -59,13 +63,23 @@ def processes(settings: Settings) -> list[Part]:
     ]
 
 
-def _shared_counters(settings: Settings) -> dict[str, str]:
+def _shared_counters(folder: Path, names: Sequence[str]) -> dict[str, str]:
     """Whichever process answers /metrics tells the counters of all: they are in files, as prometheus-client keeps them.
-    A new start begins at zero."""
-    folder = settings.data_dir / "metrics"
+    A new start begins at zero.
+
+    A file that grows on a full disk ends the process that has mapped it (SIGBUS), so its room is taken now.
+    """
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True, exist_ok=True)
-    return {"PROMETHEUS_MULTIPROC_DIR": str(folder)}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in names:
+            for kind in metrics.KINDS:
+                (folder / f"{kind}_{name}.db").write_bytes(bytes(COUNTERS_BYTES))
+    except OSError as error:
+        console.warn(f"{folder}: {error.strerror}; each API process tells its own counters only")
+        shutil.rmtree(folder, ignore_errors=True)
+        return {}
+    return {metrics.FOLDER: str(folder)}
 
 
 def _serve(settings: Settings) -> int:

@@ -7,7 +7,15 @@ Labels are few and bounded: workers, served models, kinds and levels; never an a
 process that does not ask for them they cost nothing.
 """
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+import os
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, values
+
+FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # where several API processes keep their counters, for whichever is asked
+KINDS = ("counter", "histogram")  # a file of each process for each
+if FOLDER in os.environ and (name := os.environ.get("CORRAL_API_NAME")):
+    # Not the number of the process: one that comes back counts on in its files, or each death would leave two.
+    values.ValueClass = values.MultiProcessValue(lambda: name)  # type: ignore[no-untyped-call]
 
 # From a cached first token to a long answer behind a long queue, in seconds.
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
@@ -35,6 +43,10 @@ TOKENS = _counted(API, "tokens", "Tokens of prompts, of these found in a cache, 
 SOURCES = _counted(API, "cache_sources", "Answers by where their cache came from.", "worker", "source")
 RETRIES = _counted(API, "retries", "Further attempts at an answer that lost its worker or engine.", "worker")
 CONTINUED = _counted(API, "continued_answers", "Answers that went on after a part had been told.", "worker")
+COALESCED = _counted(API, "coalesced", "Requests that shared another's answer.")
+IN_VAIN = _counted(API, "waited_in_vain", "Requests that were let in and told so after their whole wait.")
+PROMISES_KEPT = _counted(API, "promises_kept", "Refused requests that came back and found the room promised to them.")
+MOVED = _counted(API, "moved", "Jobs that were moved to another worker while they waited.")
 
 SAVES = _timed(WORKER, "cache_save", "Saving the cache of one slot to the store.")
 RESTORES = _timed(WORKER, "cache_restore", "Restoring the cache of one slot from the store.")

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from http.client import HTTPConnection, HTTPResponse
@@ -107,6 +108,7 @@ async def _ask(client: httpx.AsyncClient, request: dict[str, Any]) -> tuple[bool
 async def test_fifty_identical_requests_at_once_are_one_generation(cluster: Cluster) -> None:
     request = slow()
     limits = httpx.Limits(max_connections=None)
+    before = counted(cluster)
     async with httpx.AsyncClient(base_url=cluster.url, timeout=60, limits=limits, trust_env=False) as client:
         answers = await asyncio.gather(*(_ask(client, request) for _ in range(50)))
     assert [text for _, _, text in answers] == [words(30)] * 50
@@ -115,6 +117,23 @@ async def test_fifty_identical_requests_at_once_are_one_generation(cluster: Clus
     assert cluster.status()["coalesced"] >= 49
     lines = [line for line in cluster.log_lines() if line.get("event") == "request" and line.get("shared")]
     assert len({line["request_id"] for line in lines}) >= 49
+    wait_for(lambda: counted(cluster)[0] - before[0] == 50, "all to be counted")
+    grown = [after - first for first, after in zip(before, counted(cluster), strict=True)]
+    assert grown == [50, lines[0]["prompt_tokens"], lines[0]["output_tokens"], 1], (
+        "what the engine did once counts once"
+    )
+
+
+def counted(cluster: Cluster) -> list[float]:
+    """Requests, tokens of prompts and of answers, and starts, as /metrics tells them."""
+    told = cluster.http.get("/metrics", headers=key()).text
+    lines = (
+        "requests_total{.*}",
+        'tokens_total{.*part="prompt".*}',
+        'tokens_total{.*part="output".*}',
+        "queue_seconds_count{.*}",
+    )
+    return [sum(map(float, re.findall(f"^corral_{line} (\\S+)$", told, re.MULTILINE))) for line in lines]
 
 
 def test_each_has_a_message_id_of_its_own(cluster: Cluster) -> None:

@@ -32,7 +32,9 @@ def snapshots(cluster: Cluster) -> Iterator[dict[str, Any]]:
 def test_the_page_is_whole_and_runs_nobody_elses_script(cluster: Cluster, path: str, kind: str) -> None:
     answer = cluster.http.get(path)
     assert (answer.status_code, kind in answer.headers["content-type"]) == (200, True)
-    assert "default-src 'none'" in answer.headers["content-security-policy"]
+    policy = answer.headers["content-security-policy"]
+    for part in ("default-src", "base-uri", "frame-ancestors", "form-action"):
+        assert f"{part} 'none'" in policy
     assert "http://" not in answer.text.replace("http://www.w3.org/2000/svg", ""), "it works without the internet"
     assert "https://" not in answer.text
     assert "innerHTML" not in answer.text, "text of a cluster is never markup"

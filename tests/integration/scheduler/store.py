@@ -36,6 +36,7 @@ from scheduler.packing import pack
 from scheduler.policy.claiming import Rules
 from scheduler.policy.placement import Candidate
 from scheduler.promises import Promises
+from scheduler.remembered import Remembered
 from scheduler.stream import Append
 
 API = "api-of-test"
@@ -114,8 +115,8 @@ class Store:
         self.sync.close()
         self.reader.close()
 
-    def jobs_with(self, queue_limit: int) -> Jobs:
-        return Jobs(self.redis, API, Limits(queue=queue_limit, home_ms=HOME_MS))
+    def jobs_with(self, queue_limit: int, remembered: Remembered | None = None) -> Jobs:
+        return Jobs(self.redis, API, Limits(queue=queue_limit, home_ms=HOME_MS), remembered)
 
     def worker(self, name: str = "w1", incarnation: str = "", *, alive: bool = True) -> Worker:
         incarnation = incarnation or f"{name}-{uuid4().hex[:6]}"

@@ -10,6 +10,7 @@ from infra import keys
 from infra.celery_app import build
 from infra.config import Settings
 from infra.errors import BrokerDown, QueueFull, Refused, WaitedTooLong
+from infra.observability import metrics
 from infra.redis_client import READ_TIMEOUT_S, async_client
 from scheduler import lines
 from scheduler.contract import JobSpec, Started, encode_deltas
@@ -18,7 +19,9 @@ from scheduler.follow import Follower
 from scheduler.forecast import MOST_SHOWN, Forecast
 from scheduler.membership import Membership
 from scheduler.policy.claiming import Rules
+from scheduler.policy.placement import Home
 from scheduler.queue import Tickets
+from scheduler.remembered import Remembered
 from tests.doubles.broker import Broker
 from tests.integration.scheduler.store import API, Store, Worker, candidates, forecast_of, packed, spec
 
@@ -44,12 +47,13 @@ class House:
 
 
 @asynccontextmanager
-async def housed(store: Store, queue_limit: int = 64) -> AsyncIterator[House]:
+async def housed(store: Store, queue_limit: int = 64, remembered: Remembered | None = None) -> AsyncIterator[House]:
     reader = async_client(store.url, connections=1, timeout_s=READ_TIMEOUT_S)
     follower, membership = Follower(reader, API), Membership(store.redis)
     tickets = Tickets(build(Settings(redis_url=store.url)))
     forecast = forecast_of(store, queue_limit)
-    house = House(Dispatcher(membership, store.jobs_with(queue_limit), tickets, follower, 1.25, forecast), membership)
+    jobs = store.jobs_with(queue_limit, remembered)
+    house = House(Dispatcher(membership, jobs, tickets, follower, 1.25, forecast), membership)
     await house.look()
     reading = asyncio.create_task(follower.run())
     try:
@@ -196,8 +200,28 @@ async def test_who_comes_back_at_its_time_is_let_in_before_newcomers(
         assert worker.claims.claim(slots=3)  # a start: the line has room for one
         await house.look()
         assert "queues are full" in (await refusal(house, asking("new", limit_ms=600_000))).message
+        before = metrics.PROMISES_KEPT._value.get()
         async with house.dispatcher.submit(first.model_copy(update={"id": "again"})):
-            assert house.forecast.kept == 1
+            assert house.forecast.kept == metrics.PROMISES_KEPT._value.get() - before == 1
+
+
+async def test_a_promise_is_kept_though_the_conversation_lives_elsewhere_by_now(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request is placed a second time then, and the promise that lets it in is there once."""
+    monkeypatch.setattr(lines, "FRESH_S", 0.0)
+    worker = store.worker()
+    remembered = Remembered()
+    async with housed(store, queue_limit=1, remembered=remembered) as house, busy(store, house, worker, waiting=1):
+        first = asking("first", limit_ms=600_000)
+        await refusal(house, first)
+        await refusal(house, asking("second", limit_ms=600_000))
+        assert worker.claims.claim(slots=3)  # a start: the line has room for one
+        await house.look()
+        remembered.lives(first.identity.conversation, Home("w1", 7))
+        assert (await house.dispatcher._jobs.known(first)).remembered
+        async with house.dispatcher.submit(first.model_copy(update={"id": "again"})) as placed:
+            assert (placed.worker, house.forecast.kept) == ("w1", 1)
 
 
 async def test_who_has_waited_in_vain_is_promised_a_place(store: Store) -> None:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from infra.errors import BrokerDown, CorralError, PromptTooLong, QueueFull, WaitedTooLong
+from infra.observability import metrics
 from scheduler import share as share_module
 from scheduler import sharing as sharing_module
 from scheduler.contract import (
@@ -296,11 +297,13 @@ def test_whatever_clients_do_everybody_hears_all_and_a_job_is_given_up_once_when
 )
 def test_who_shares_a_job(clock: Clock, first: JobSpec, second: JobSpec, together: bool) -> None:
     async def both() -> None:
-        house = House()
+        house, before = House(), metrics.COALESCED._value.get()
         clients = [await ask(house, first), await ask(house, second)]
         assert len(house.jobs) == 2 - together
         assert [client.held.shared for client in clients] == [False, together]
-        assert house.sharing.coalesced == together
+        assert house.sharing.coalesced == metrics.COALESCED._value.get() - before == together
+        assert [client.held.counts("end") for client in clients] == [True, not together]
+        assert not any(client.held.counts("end") for client in clients)
         for client in clients:
             await client.leave()
 

@@ -9,6 +9,7 @@ import pytest
 import structlog
 
 from infra.errors import BrokerDown, EngineGarbled, EngineLost, EngineRefused
+from infra.observability import metrics
 from scheduler.claims import Claims, SlotKept
 from scheduler.contract import (
     ClaimedJob,
@@ -416,6 +417,22 @@ def test_an_answer_lost_with_its_engine_waits_for_another_attempt_and_the_client
     assert pen.finals == []
     assert not any(isinstance(delta, Failed) for delta in pen.written)
     assert lines.tickets == ["job-0"]
+
+
+@pytest.mark.parametrize(
+    ("events", "attempts_left", "outcome"),
+    [((prompt(), END), 0, "done"), ((EngineLost("gone"),), 1, "again"), ((EngineLost("gone"),), 0, "failed")],
+)
+def test_each_attempt_is_counted_once_by_how_it_ended(
+    events: tuple[object, ...], attempts_left: int, outcome: str
+) -> None:
+    def counted() -> dict[str, float]:
+        return {one: metrics.ATTEMPTS.labels(one)._value.get() for one in ("done", "again", "stopped", "failed")}
+
+    lines, before = Lines(BODY), counted()
+    lines.attempts_left = attempts_left
+    work(Engine(*events), lines)
+    assert {one: n - before[one] for one, n in counted().items() if n != before[one]} == {outcome: 1}
 
 
 @pytest.mark.parametrize(("away", "finals"), [(59, []), (60, ["failed"])])
