@@ -7,12 +7,13 @@ Labels are few and bounded: workers, served models, kinds and levels; never an a
 process that does not ask for them they cost nothing.
 """
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics
 
 # From a cached first token to a long answer behind a long queue, in seconds.
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 WHERE = ("worker", "model", "kind")
 
+disable_created_metrics()  # type: ignore[no-untyped-call]  # else each series has a second one: when it began
 API, WORKER = CollectorRegistry(), CollectorRegistry()
 
 
