@@ -7,6 +7,8 @@ const STALE_MS = 5000;
 const OUTLIER = 5; // times the median
 const KIND_OF = { ready: "good", failing: "bad", sick: "bad" }; // any other state of a worker passes
 let seenAt = 0;
+let askedAt = 0;
+let stream = null; // of the snapshots, while one is asked for or read
 
 function el(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
@@ -191,8 +193,11 @@ async function read(response) {
 
 async function follow() {
   const key = sessionStorage.getItem("corral-key");
-  const response = await fetch("ui/events", { headers: key ? { "x-api-key": key } : {}, cache: "no-store" });
+  stream = new AbortController();
+  askedAt = Date.now();
+  const response = await fetch("ui/events", { headers: key ? { "x-api-key": key } : {}, cache: "no-store", signal: stream.signal });
   if (response.status === 401 || response.status === 403) {
+    stream = null;
     askForKey(Boolean(key));
     return false;
   }
@@ -223,5 +228,9 @@ $("key").addEventListener("submit", (event) => {
   $("secret").value = "";
   run();
 });
-setInterval(() => document.body.classList.toggle("stale", Date.now() - seenAt > STALE_MS), 1000);
+setInterval(() => {
+  document.body.classList.toggle("stale", Date.now() - seenAt > STALE_MS);
+  // A network that went away ends no stream by itself.
+  if (stream && Date.now() - Math.max(seenAt, askedAt) > STALE_MS) stream.abort();
+}, 1000);
 run();
