@@ -6,9 +6,11 @@ const RETRY_MS = 2000;
 const STALE_MS = 5000;
 const SILENT_MS = 15000; // a stream that is silent for so long is dead: a machine that slept is not told that it ended
 const PLAIN = /^[\x20-\x7e]+$/; // what a header can carry
+const OUTLIER = 5; // times the median
+const KIND_OF = { ready: "good", failing: "bad", sick: "bad" }; // any other state of a worker passes
 let seenAt = 0;
 let heardAt = 0;
-let stream = new AbortController();
+let stream = null; // of the snapshots, while one is asked for or read
 
 function el(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
@@ -47,6 +49,8 @@ function table(headings, rows, empty) {
   return el("table", {}, el("thead", {}, head), el("tbody", {}, ...body));
 }
 
+const list = (pairs) => el("dl", { class: "list" }, ...facts(pairs));
+
 const clipped = (text) => el("div", { class: "clip", title: text }, text);
 
 // --- the parts of the page ---
@@ -58,8 +62,8 @@ function slotRow(worker, slot, running) {
   const words = slot.busy && now
     ? `${tokens(held - fresh)} cached, ${tokens(fresh)} new of ${tokens(worker.context_tokens)} tokens`
     : `${tokens(held)} of ${tokens(worker.context_tokens)} tokens`;
-  const who = (now && now.agent) || slot.agent || (slot.conversation ? "a conversation" : "free");
-  return el("li", { class: slot.busy ? "slot busy" : "slot" },
+  const who = (now && now.agent) || slot.agent || (slot.conversation ? "a conversation" : slot.busy ? "an answer" : "free");
+  return el("li", { class: slot.busy ? "slot busy" : slot.conversation ? "slot" : "slot free" },
     el("b", {}, String(slot.slot)), el("span", { class: "who", title: who }, who),
     el("span", { class: "much" }, tokens(held)), bar([["kept", held - fresh], ["fresh", fresh]], worker.context_tokens, words));
 }
@@ -69,10 +73,10 @@ function workerCard(worker, running) {
   const rates = `${tokens(Math.round(worker.rates.prefill_tokens_per_s))} prefill, ${tokens(Math.round(worker.rates.decode_tokens_per_s))} decode tokens/s`;
   const memory = worker.engine_bytes ? `, engine ${bytes(worker.engine_bytes)}` : "";
   return el("article", { class: "card" },
-    el("header", {}, el("h3", {}, worker.name), el("p", { class: good ? "pill good" : "pill bad" }, worker.state)),
+    el("header", {}, el("h3", {}, worker.name), el("p", { class: `pill ${KIND_OF[worker.state] || "soon"}` }, worker.state)),
     el("p", {}, worker.reason || `${worker.model || "no model yet"}${memory}`),
     good ? el("p", {}, rates) : null,
-    el("ul", { "aria-label": `Slots of ${worker.name}` }, ...worker.slots.map((slot) => slotRow(worker, slot, running))));
+    el("ul", { class: "slots", "aria-label": `Slots of ${worker.name}` }, ...worker.slots.map((slot) => slotRow(worker, slot, running))));
 }
 
 function queueOf(worker) {
@@ -93,16 +97,27 @@ function runningTable(running) {
   return table(["Agent", "Kind", "Worker / slot", "Now", ">Prompt", ">Cached", ">Told", ">Tokens/s", ">For"], rows, "Nothing is running.");
 }
 
+// The time of one that ended early was not told by its engine: until its first token it was prefill, then decode.
+function stages(one) {
+  if (one.queue_ms === undefined) return [];
+  if (one.prefill_ms !== undefined) return [["queue", one.queue_ms], ["prefill", one.prefill_ms], ["decode", one.decode_ms || 0]];
+  const first = one.first_ms === undefined ? one.took_ms : one.first_ms;
+  return [["queue", one.queue_ms], ["prefill", Math.max(0, first - one.queue_ms)], ["decode", one.took_ms - first]];
+}
+
 function timeline(one, longest) {
-  const known = one.queue_ms === undefined ? [] : [["queue", one.queue_ms], ["prefill", one.prefill_ms || 0], ["decode", one.decode_ms || 0]];
+  const known = stages(one);
   const rest = Math.max(0, one.took_ms - sum(known, ([, ms]) => ms));
   const words = [...known, ["other", rest]].map(([name, ms]) => `${name} ${seconds(ms)}`).join(", ");
-  return bar([...known, ["other", rest]], longest, words);
+  const drawn = bar([...known, ["other", rest]], Math.max(longest, one.took_ms), words);
+  drawn.classList.toggle("over", one.took_ms > longest);
+  return drawn;
 }
 
 function recentTable(recent) {
   const shown = recent.slice(0, 25);
-  const longest = Math.max(1, ...shown.map((one) => one.took_ms));
+  const times = shown.map((one) => one.took_ms).sort((a, b) => a - b);
+  const longest = Math.max(1, Math.min(times.at(-1), OUTLIER * times[times.length >> 1])); // one that is far longer runs out of its bar
   const rows = shown.map((one) => [clipped(one.agent || "?"), timeline(one, longest),
     el("span", { class: one.outcome === "failed" ? "failed" : undefined }, (one.outcome === "failed" ? one.reason || "failed" : one.stop_reason || one.outcome).replaceAll("_", " ")),
     one.first_ms === undefined ? "" : seconds(one.first_ms), seconds(one.took_ms),
@@ -122,10 +137,10 @@ function cacheCards(state) {
   return [
     card("What cache misses cost", table(["Cause", ">Times", ">Tokens", ">Time"], misses, "No turn has lost anything.")),
     card("Saved caches", table(["Worker", ">Held", ">Saves", ">Restores"], saved, "No worker saves its slots.")),
-    card("Waits, told and real", table(["", ">"], [
-      ["Waits seen", whole.format(wait.waits)], ["Median error", seconds(wait.median_error_s * 1000)], ["90 % are below", seconds(wait.p90_error_s * 1000)],
-      ["Refused", whole.format(sum(Object.values(wait.refused)))], ["Came back as promised", whole.format(wait.promises_kept)], ["Waited in vain", whole.format(wait.in_vain)],
-      ["Moved to another worker", whole.format(wait.moved)], ["Answered together", whole.format(state.coalesced)]], "")),
+    card("Waits, told and real", wait.waits ? list([["Waits seen", whole.format(wait.waits)], ["Median error", seconds(wait.median_error_s * 1000)],
+      ["90 % of errors are below", seconds(wait.p90_error_s * 1000)]]) : el("p", { class: "quiet" }, "Nobody has waited yet.")),
+    card("Line", list([["Refused", whole.format(sum(Object.values(wait.refused)))], ["Came back as promised", whole.format(wait.promises_kept)],
+      ["Waited in vain", whole.format(wait.in_vain)], ["Moved to another worker", whole.format(wait.moved)], ["Answered together", whole.format(state.coalesced)]])),
   ];
 }
 
@@ -156,7 +171,6 @@ function draw(state) {
 
 function said(words, kind) {
   const state = $("state");
-  document.body.classList.toggle("stale", kind === "bad" && !seenAt);
   if (state.textContent !== words) state.textContent = words; // else a screen reader would say it each second
   state.className = `pill ${kind}`;
 }
@@ -186,6 +200,7 @@ async function follow() {
   heardAt = Date.now();
   const response = await fetch("ui/events", { headers: key ? { "x-api-key": key } : {}, cache: "no-store", signal: stream.signal });
   if (response.status === 401 || response.status === 403) {
+    stream = null;
     askForKey(Boolean(key));
     return false;
   }
@@ -204,6 +219,7 @@ async function run() {
       // The gateway is away; it may come back.
     }
     said("the gateway does not answer", "bad");
+    seenAt = 0; // what stands there is old at once, and stays so
     document.body.classList.add("stale");
     await new Promise((done) => setTimeout(done, RETRY_MS));
   }
@@ -222,7 +238,7 @@ $("key").addEventListener("submit", (event) => {
   run();
 });
 setInterval(() => {
-  document.body.classList.toggle("stale", Boolean(seenAt) && Date.now() - seenAt > STALE_MS);
-  if (Date.now() - heardAt > SILENT_MS) stream.abort();
+  document.body.classList.toggle("stale", Date.now() - seenAt > STALE_MS);
+  if (stream && Date.now() - heardAt > SILENT_MS) stream.abort();
 }, 1000);
 run();

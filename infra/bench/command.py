@@ -6,6 +6,7 @@ Never: measures.
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import typer
 
@@ -14,8 +15,10 @@ from infra.errors import CorralError
 
 def run(main: Callable[..., None]) -> int:
     """Run `main` as a command line. Exit code 0, or 1 with one clear sentence on stderr."""
+    command = typer.Typer(add_completion=False)
+    command.command()(main)
     try:
-        typer.run(main)
+        command(prog_name=f"corral bench {Path(sys.argv[0]).stem}")
     except CorralError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -10,10 +10,9 @@ from typing import Annotated
 
 import typer
 from rich.console import RenderableType
-from rich.live import Live
 from rich.text import Text
 
-from infra.cli import console, gateway, options
+from infra.cli import console, gateway, live, options
 from infra.cli.fitted import Cell, Fitted, Part, Whole
 from infra.cli.gateway import Gateway, Slot, Status, Store, Waiting, Worker
 
@@ -58,19 +57,17 @@ def status(
 
 
 def _watch(client: Gateway, *, as_json: bool) -> None:
-    """Until Ctrl-C, or an error of the API."""
+    """Until Ctrl-C; off a terminal also until an error of the API."""
+    if console.out.is_terminal and not as_json:
+        live.follow(lambda: fitted(client.status()))
+        return
     try:
-        if as_json or not console.out.is_terminal:
-            while True:
-                if as_json:
-                    console.say(json.dumps(client.status_json()))
-                else:
-                    console.show(tables(client.status()))
-                time.sleep(WATCH_S)
-        with Live(fitted(client.status()), console=console.out, auto_refresh=False, screen=True) as live:
-            while True:
-                time.sleep(WATCH_S)
-                live.update(fitted(client.status()), refresh=True)
+        while True:
+            if as_json:
+                console.say(json.dumps(client.status_json()))
+            else:
+                console.show(tables(client.status()))
+            time.sleep(WATCH_S)
     except KeyboardInterrupt:
         return
 

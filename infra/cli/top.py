@@ -4,20 +4,18 @@ Owns: the tables of running and recent requests, and where a request's time went
 Never: the tables that `corral status` shows too; /ui is the same in a browser.
 """
 
-import time
-
-from rich.live import Live
 from rich.text import Text
 
-from infra.cli import console, gateway, options, status
+from infra.cli import console, gateway, live, options, status
 from infra.cli.fitted import Cell, Fitted, Part
 from infra.cli.gateway import Ended, Gateway, Running, Status
 from infra.errors import ConfigError
 
-EVERY_S = 1.0
 SECOND_MS = 1000
 WIDTH = 24  # of a bar
-STAGES = (("queue_ms", "░", "yellow"), ("prefill_ms", "▒", "blue"), ("decode_ms", "█", "green"))
+NAME_LETTERS = 24  # of an agent; a longer name would break its row in two
+OUTLIER = 5  # times the median time: what took longer has a full bar, so that the others' can be read
+STAGES = (("░", "yellow"), ("▒", "blue"), ("█", "green"))
 LEGEND = "░ queue, ▒ prefill, █ decode, · all else"
 
 
@@ -27,14 +25,7 @@ def top(url: options.Url = None, key: options.Key = None) -> None:
         raise ConfigError("`corral top` needs a terminal; use `corral status --watch` or `corral status --json`")
     settings = options.load_with().settings
     with Gateway(url or gateway.address(settings), gateway.key(settings, key)) as client:
-        try:
-            first = shown(client.status(requests=True))
-            with Live(first, console=console.out, auto_refresh=False, screen=True) as live:
-                while True:
-                    time.sleep(EVERY_S)
-                    live.update(shown(client.status(requests=True)), refresh=True)
-        except KeyboardInterrupt:
-            return
+        live.follow(lambda: shown(client.status(requests=True)))
 
 
 def shown(found: Status) -> Fitted:
@@ -54,12 +45,13 @@ def _running_row(one: Running) -> tuple[Cell, ...]:
     at = f"{one.worker}/{one.slot}" if one.slot is not None else one.worker
     now = "waits" if one.queue_ms is None else "answers" if one.told else "prefills"
     prompt = ("", "") if one.prompt_tokens is None else (f"{one.prompt_tokens}", percent(one))
-    return one.agent or "-", at or "-", now, *prompt, f"{one.told or ''}", f"{one.per_s or ''}", seconds(one.took_ms)
+    return name(one), at or "-", now, *prompt, f"{one.told or ''}", f"{one.per_s or ''}", seconds(one.took_ms)
 
 
 def recent_table(found: Status) -> Part:
     """One row a request that has ended, the newest first."""
-    longest = max((one.took_ms for one in found.recent), default=0)
+    times = sorted(one.took_ms for one in found.recent)
+    longest = min(times[-1], OUTLIER * times[len(times) // 2]) if times else 0
     right = ("First token", "In all", "Prompt", "Cached", "Output")
     rows = [_recent_row(one, longest) for one in found.recent]
     return Part(("Recent", "End", "Where its time went", *right, "Miss"), rows, right=right)
@@ -73,18 +65,33 @@ def _recent_row(one: Ended, longest_ms: int) -> tuple[Cell, ...]:
     first = "" if one.first_ms is None else seconds(one.first_ms)
     miss = "" if one.miss in ("", "none") else one.miss.replace("_", " ")
     output = "" if one.output_tokens is None else f"{one.output_tokens}"
-    return one.agent or "-", end, bar(one, longest_ms), first, seconds(one.took_ms), *prompt, output, miss
+    return name(one), end, bar(one, max(longest_ms, one.took_ms)), first, seconds(one.took_ms), *prompt, output, miss
 
 
 def bar(one: Ended, longest_ms: int) -> Text:
     """Queue, prefill, decode and all else, as long as the request took beside the longest one."""
     text, used = Text(), 0
     whole = round(WIDTH * one.took_ms / longest_ms) if longest_ms else 0
-    for name, letter, colour in STAGES:
-        length = min(whole - used, round(WIDTH * (getattr(one, name) or 0) / max(1, longest_ms)))
+    for (letter, colour), ms in zip(STAGES, stages(one), strict=True):
+        length = min(whole - used, round(WIDTH * ms / max(1, longest_ms)))
         text.append(letter * length, style=colour)
         used += length
     return text.append("·" * (whole - used), style="dim")
+
+
+def stages(one: Ended) -> tuple[int, int, int]:
+    """Queue, prefill and decode, in ms. The engine tells no times of an answer that was left: what came before its
+    first token was prefill then, and what came after it decode."""
+    if one.queue_ms is None or one.prefill_ms is not None:
+        return one.queue_ms or 0, one.prefill_ms or 0, one.decode_ms or 0
+    first_ms = one.took_ms if one.first_ms is None else one.first_ms
+    return one.queue_ms, max(0, first_ms - one.queue_ms), max(0, one.took_ms - first_ms)
+
+
+def name(one: Running) -> str:
+    """The agent, as far as a row has room for it."""
+    agent = one.agent or "-"
+    return agent if len(agent) <= NAME_LETTERS else agent[: NAME_LETTERS - 1] + "…"
 
 
 def percent(one: Running) -> str:

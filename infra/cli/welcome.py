@@ -38,6 +38,7 @@ def tell(settings: Settings, status: Status, plain: Loaded, *, flower: bool) -> 
     console.say(f"  API     {url}")
     if not is_loopback(settings.host):
         console.say(f"          http://{socket.getfqdn()}:{settings.port} from other machines")
+    console.say(f"  Watch   {url}/ui")
     if flower:
         console.say(f"  Flower  http://{settings.flower_host}:{settings.flower_port}")
     for worker in status.workers:

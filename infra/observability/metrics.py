@@ -9,7 +9,7 @@ process that does not ask for them they cost nothing.
 
 import os
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, values
+from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, values
 
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # where several API processes keep their counters, for whichever is asked
 KINDS = ("counter", "histogram")  # a file of each process for each
@@ -21,6 +21,7 @@ if FOLDER in os.environ and (name := os.environ.get("CORRAL_API_NAME")):
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 WHERE = ("worker", "model", "kind")
 
+disable_created_metrics()  # type: ignore[no-untyped-call]  # else each series has a second one: when it began
 API, WORKER = CollectorRegistry(), CollectorRegistry()
 
 

@@ -71,7 +71,7 @@ def at_work(house: CountedHouse, agents: int, paces: tuple[int, int]) -> Iterato
         Agent(name, house, turns(random.Random(name), name), TURNS_EACH, stopping, findings)
         for name in (f"soak-{number}" for number in range(agents))
     ]
-    team.append(Visitor(house, stopping, findings))
+    team.append(Visitor(house, stopping))
     for one in team:
         one.start()
     try:

@@ -20,6 +20,7 @@ KNOWN: dict[str, tuple[str, ...]] = {
     ),
     "3 a half-open connection is not noticed": (
         "test_a_network_that_carried_nothing_for_a_minute_is_noticed_and_used_again_soon",
+        "test_a_worker_ends_when_it_is_told_to_though_its_network_carries_nothing",
     ),
     "4 a long task runs again after the visibility timeout": (
         "test_an_answer_longer_than_the_visibility_timeout_is_made_once",

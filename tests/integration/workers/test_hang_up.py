@@ -28,6 +28,7 @@ SLOW = "say 600 words at 5 tokens/s"
 # What may stay: counters, books of the living, and what is remembered of conversations.
 LASTING = (
     "corral:arrivals",
+    "corral:layout",
     "corral:workers",
     "corral:apis",
     "corral:lease:",

@@ -36,7 +36,9 @@ def test_options_are_those_of_the_bench() -> None:
     done = run("load", "--clients", "0")
     assert done.returncode == 2
     assert "--clients" in done.stderr
-    assert "--body-bytes" in run("load", "--help").stdout
+    told = run("load", "--help").stdout
+    assert "--body-bytes" in told
+    assert "corral bench load" in told
 
 
 def test_a_folder_with_an_infra_of_its_own_is_no_hindrance(tmp_path: Path) -> None:

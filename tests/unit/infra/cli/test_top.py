@@ -45,6 +45,20 @@ def test_running_and_recent_requests_are_shown_with_where_their_time_went() -> N
     assert "refused queue full ············ 1.2 s" in lines
 
 
+def test_a_long_name_and_a_very_long_request_leave_the_others_readable() -> None:
+    times = {"name-of-an-agent-that-is-far-too-long": 90_000, "a": 1000, "b": 1000}
+    recent = tuple(Ended(agent=agent, stop_reason="end_turn", took_ms=ms) for agent, ms in times.items())
+    lines = printed(Status(workers=(Worker(name="w1", state="ready"),), recent=recent))
+    assert f"name-of-an-agent-that-i… end turn {'·' * top.WIDTH} 90.0 s" in lines
+    assert "a end turn ····· 1.0 s" in lines
+
+
+def test_where_the_time_of_a_left_answer_went_is_told_by_its_first_token() -> None:
+    assert top.stages(Ended(took_ms=900, queue_ms=100, first_ms=400)) == (100, 300, 500)
+    assert top.stages(Ended(took_ms=900, queue_ms=100)) == (100, 800, 0)
+    assert top.stages(Ended(took_ms=900)) == (0, 0, 0)
+
+
 @given(st.tuples(MS, MS, MS), st.integers(0, 10**6), st.integers(0, 10**6))
 def test_a_bar_is_as_long_as_its_request_took(parts: tuple[int | None, ...], took: int, more: int) -> None:
     queue_ms, prefill_ms, decode_ms = parts

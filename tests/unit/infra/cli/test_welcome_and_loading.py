@@ -45,6 +45,7 @@ def test_the_welcome_names_addresses_and_the_lines_to_paste(capsys: pytest.Captu
     assert "export ANTHROPIC_AUTH_TOKEN=YOUR_KEY" in text
     assert "corral claude --url http://127.0.0.1:8123" in text
     assert "http://127.0.0.1:5123" in text
+    assert "http://127.0.0.1:8123/ui" in text
     assert "corral worker --name more" in text
     assert "topsecret" not in text
     assert "demo model" not in text
