@@ -165,6 +165,7 @@ function draw(state) {
   $("recent").replaceChildren(recentTable(state.recent));
   $("cache").replaceChildren(...cacheCards(state));
   $("api").textContent = state.api;
+  $("about").hidden = false;
 }
 
 // --- the stream ---
