@@ -41,4 +41,6 @@ def bench(
         return
     if name not in BENCHES:
         raise ConfigError(f"bench {name}: is none; there are {', '.join(BENCHES)}")
-    parts.become((sys.executable, "-m", f"infra.bench.{name}", *context.args), dict(os.environ))
+    # The folder it is called in may have an `infra` of its own.
+    environment = os.environ | {"PYTHONSAFEPATH": "1"}
+    parts.become((sys.executable, "-m", f"infra.bench.{name}", *context.args), environment)

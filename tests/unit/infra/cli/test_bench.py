@@ -1,7 +1,9 @@
 """`corral bench` knows every measurement that there is, and gives it its options."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -37,6 +39,19 @@ def test_options_are_those_of_the_bench() -> None:
     told = run("load", "--help").stdout
     assert "--body-bytes" in told
     assert "corral bench load" in told
+
+
+def test_a_folder_with_packages_of_the_same_names_is_no_matter(tmp_path: Path) -> None:
+    theirs = tmp_path / "infra" / "bench"
+    theirs.mkdir(parents=True)
+    for file in (theirs.parent / "__init__.py", theirs / "__init__.py", theirs / "load.py"):
+        file.touch()
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY), "PYTHONSAFEPATH": ""}
+    command = (sys.executable, "-P", *COMMAND[1:], "load", "--help")
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path, env=environment
+    )
+    assert "--body-bytes" in done.stdout, done.stderr
 
 
 def test_an_unknown_one_is_told_with_those_there_are() -> None:
