@@ -135,7 +135,7 @@ class EngineClient:
         except httpx.TimeoutException:
             raise EngineTimeout(f"the engine did not answer {path} within {timeout_s:g} s") from None
         except (httpx.HTTPError, RuntimeError) as error:  # RuntimeError: another thread closed this client
-            raise lost(error) from None
+            raise lost() from error
         if response.status_code != http.client.OK:
             raise translated(response.status_code, response.content)
         try:

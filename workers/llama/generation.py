@@ -123,7 +123,7 @@ class Generation:
                 raise
             if isinstance(error, TimeoutError):
                 raise self._clock.passed() from None
-            raise lost(error) from None
+            raise lost() from error
 
     def _events(self) -> Iterator[Event]:
         clock = self._clock = _Clock(self._deadlines)
@@ -255,8 +255,9 @@ def translated(status: int, body: bytes) -> CorralError:
     return refusal({**error, "code": status})
 
 
-def lost(error: Exception) -> EngineLost:
-    return EngineLost(f"the connection to the engine broke: {type(error).__name__}")
+def lost() -> EngineLost:
+    """For a client's eyes too, after the last attempt: without the names of a library's classes."""
+    return EngineLost("the connection to the engine broke; it has ended, or is about to be started again")
 
 
 def _shut_down(connected: socket.socket) -> None:

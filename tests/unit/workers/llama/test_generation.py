@@ -264,8 +264,9 @@ def test_something_that_is_no_json_means_the_engine_is_lost() -> None:
 def test_an_engine_that_is_not_there_is_lost() -> None:
     with engine(sends()) as peer:
         peer.close()
-        with generation(peer) as answer, pytest.raises(EngineLost):
+        with generation(peer) as answer, pytest.raises(EngineLost, match="the connection to the engine broke;") as told:
             list(answer)
+    assert "Error" not in told.value.message
 
 
 @pytest.mark.parametrize(
