@@ -27,7 +27,8 @@ class Remembered:
     """One per API process; only its event loop uses it."""
 
     def __init__(self) -> None:
-        self._homes: _Latest[Home] = _Latest()
+        # Plain tuples: of these the garbage collector looks at none, however many there are.
+        self._homes: _Latest[tuple[str, int, int]] = _Latest()
         self._lengths: _Latest[Samples] = _Latest()
 
     def known(self, spec: JobSpec) -> Known | None:
@@ -36,11 +37,11 @@ class Remembered:
         own, everyone = self._lengths.get(whose(spec)), self._lengths.get(EVERYONE)
         if home is None or own is None or everyone is None:
             return None
-        return known_of(spec, own, everyone, home, remembered=True)
+        return known_of(spec, own, everyone, Home(*home), remembered=True)
 
     def lives(self, conversation: str, home: Home | None) -> None:
         """Where the conversation lives; None: it is not known any more."""
-        self._homes.put(conversation, home)
+        self._homes.put(conversation, (home.worker, home.tokens, home.used_ms) if home else None)
 
     def lengths(self, spec: JobSpec, own: Samples, everyone: Samples) -> None:
         """What the store says of answers like the one to `spec`, and of all."""

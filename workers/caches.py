@@ -120,13 +120,13 @@ class Caches:
             self.save(slot)
 
     def lacks_base(self, brought: Brought, want: Want) -> bool:
-        """Whether this conversation is the first one with its base, and saving that base pays."""
+        """Whether this conversation found nothing, though a base pays: it makes that, or takes the one that was made
+        since it looked."""
         speeds = self.speeds
         if self.saved is None or speeds is None or brought.source is not Source.NOTHING or not self.saved.may_write:
             return False
         tokens = self._base_tokens(want)
-        affordable = self.budget.allows(speeds.size_bytes(tokens))
-        return affordable and swap.worth_a_base(tokens, speeds) and self._find(base_name(want.chain.base)) is None
+        return self.budget.allows(speeds.size_bytes(tokens)) and swap.worth_a_base(tokens, speeds)
 
     @contextmanager
     def making_base(self, slot: Slot, want: Want, stopped: threading.Event) -> Iterator[Brought | None]:

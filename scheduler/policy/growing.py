@@ -14,6 +14,7 @@ from itertools import pairwise
 
 WINDOW_S = 3600.0
 PARTS = 6
+EVERY_S = 60.0
 STEADY = 0.5  # of its share, that each part adds at least
 GROWN = 0.05  # of the ceiling, that was added since the start: with less a restart would win nothing
 SPARE = 0.05  # of the machine's memory; below it the kernel begins to end processes
@@ -58,9 +59,19 @@ def judge(samples: Sequence[Sample], least_bytes: float, limits: Limits) -> Grow
 
 
 def kept(samples: Sequence[Sample]) -> list[Sample]:
-    """As many of the samples as a verdict needs: those of the last hour, and one before."""
-    old = sum(samples[-1].at_s - sample.at_s >= WINDOW_S for sample in samples) if samples else 0
-    return list(samples[max(0, old - 1) :])
+    """As many of the samples as a verdict needs: those of the last hour, and one before. Of those that lie closer
+    together than EVERY_S, but for the newest, the least stands for all."""
+    if not samples:
+        return []
+    old = sum(samples[-1].at_s - sample.at_s >= WINDOW_S for sample in samples)
+    *young, newest = samples[max(0, old - 1) :]
+    thinned: list[Sample] = []
+    for sample in young:
+        if thinned and sample.at_s - thinned[-1].at_s < EVERY_S:
+            thinned[-1] = Sample(thinned[-1].at_s, min(thinned[-1].held_bytes, sample.held_bytes))
+        else:
+            thinned.append(sample)
+    return [*thinned, newest]
 
 
 def _steady(samples: Sequence[Sample], growth_bytes: float) -> bool:

@@ -14,10 +14,11 @@ from scheduler.policy.chain import chain
 from tests.doubles.slot_engine import request, tokens_of_prompt
 from tests.unit.workers.house import BASE, House
 from workers.bases import Found, prepare
+from workers.caches import Brought, Caches
 from workers.llama.client import End, Prompt
 from workers.running import Running
 from workers.serving import Serving
-from workers.slots import Want
+from workers.slots import Slot, Want
 from workers.store import base_name
 
 pytestmark = pytest.mark.unit
@@ -195,6 +196,23 @@ def test_a_request_that_is_cancelled_while_it_waits_for_another_s_base_goes_on_a
         thread.join(WAIT_S)
     assert [found.brought.source for found in done] == [Source.NOTHING]
     assert line.asked == []
+
+
+def test_a_base_that_is_made_while_one_looks_for_it_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = Line(tmp_path / "kv"), Line(tmp_path / "kv")
+    bring = Caches.bring
+
+    def slow(caches: Caches, slot: Slot, want: Want, stopped: threading.Event) -> Brought:
+        brought = bring(caches, slot, want, stopped)
+        monkeypatch.setattr(Caches, "bring", bring)
+        first.prepared("aa")
+        first.describe()
+        return brought
+
+    monkeypatch.setattr(Caches, "bring", slow)
+    found, reused, _ = second.prepared("bb")
+    assert (found.brought.source, reused) == (Source.BASE, BASE_TOKENS)
+    assert (len(first.asked), len(second.asked)) == (1, 0)
 
 
 def test_many_that_start_at_once_prefill_one_base_once(tmp_path: Path) -> None:

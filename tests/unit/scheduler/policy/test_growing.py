@@ -84,3 +84,12 @@ def test_an_hour_with_a_part_that_nobody_saw_says_nothing() -> None:
 
 def test_without_a_ceiling_it_is_what_the_machine_has_left() -> None:
     assert free_ceiling(30, 50, 100) == 30 + 50 - SPARE * 100
+
+
+def test_of_an_hour_of_looks_a_few_are_kept_and_none_of_what_was_least() -> None:
+    taken: list[Sample] = []
+    for look in range(3 * 720):
+        taken = kept([*taken, Sample(5.0 * look, 1000 + look % 12)])
+    assert 55 < len(taken) < 65
+    assert taken[-1] == Sample(5.0 * (3 * 720 - 1), 1011)
+    assert {sample.held_bytes for sample in taken[:-2]} == {1000}
