@@ -8,7 +8,7 @@ Never: HTTP, an engine, how deltas look to a client.
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -24,6 +24,7 @@ from scheduler.forecast import Arrival, Forecast
 from scheduler.jobs import Jobs
 from scheduler.membership import Membership
 from scheduler.placed import Placed
+from scheduler.placing import AT_ONCE, LIMIT_S, in_time
 from scheduler.policy import admission, placement
 from scheduler.policy.fleet import Fleets
 from scheduler.queue import Tickets
@@ -32,25 +33,9 @@ from scheduler.resubmitting import Resubmitting
 log = structlog.get_logger(__name__)
 USUAL_ANSWER_S = 10.0
 SMOOTHING = 0.2
-PLACING_LIMIT_S = 3.2
 REFUSING_LIMIT_S = 0.4  # what is left of a refused job after that is given back behind its client's back
 GIVE_BACK_S = 2.0
 GIVE_BACK_ATTEMPTS = 60
-
-
-@asynccontextmanager
-async def _in_time(until_s: float | None) -> AsyncIterator[None]:
-    """A limit for several steps together, by the loop's clock: each has one of its own, but a client waits for all.
-
-    None: their own are enough.
-
-    Raises BrokerDown.
-    """
-    try:
-        async with asyncio.timeout_at(until_s):
-            yield
-    except TimeoutError as error:
-        raise BrokerDown("the broker does not answer in time", retry_after_s=5) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +67,7 @@ class Dispatcher:
         self._load_bound = load_bound
         self.forecast = forecast
         self._fleets = Fleets()
+        self._placing = asyncio.Semaphore(AT_ONCE)
         self._held: set[Placed] = set()
         self._none_held = asyncio.Event()
         self._none_held.set()
@@ -98,28 +84,40 @@ class Dispatcher:
 
         Raises NoWorker, QueueFull, WaitedTooLong (all with a retry hint) and BrokerDown.
         """
+        with ExitStack() as turn:
+            until_s = await self._turn(turn)
+            async with in_time(until_s):
+                entry = await self._enter(spec, only)
+            async with self._follower.follow(keys.stream(spec.id)) as feed:
+                stages.mark("placed")
+                placed = self._hold(self._placed(spec, entry.candidates[0].worker, feed))
+                refused = True
+                try:
+                    # Inside: an admission that fails or is cancelled may have taken place all the same.
+                    async with in_time(until_s):
+                        entry, admitted = await self._admitted(spec, entry, only)
+                        placed.worker, placed.may_use_reserve = admitted.worker, admitted.may_use_reserve
+                        placed.eta_ms = await self.forecast.took(
+                            entry.arrival, entry.known.length, admitted.worker, waits=admitted.waits
+                        )
+                        stages.mark("admitted")
+                    turn.close()
+                    refused = False
+                    yield placed
+                finally:
+                    await self._end(placed, REFUSING_LIMIT_S if refused else None)
+
+    async def _turn(self, held: ExitStack) -> float:
+        """Wait for a turn at being placed, which `held` gives back; until when that may take, by the loop's clock."""
+        self._check_broker()
+        await self._placing.acquire()
+        held.callback(self._placing.release)
+        self._check_broker()  # it may have gone meanwhile, and each turn would last until its limit
+        return asyncio.get_running_loop().time() + LIMIT_S
+
+    def _check_broker(self) -> None:
         if not self._membership.fresh:
             raise BrokerDown("the broker does not answer", retry_after_s=5)
-        until_s = asyncio.get_running_loop().time() + PLACING_LIMIT_S
-        async with _in_time(until_s):
-            entry = await self._enter(spec, only)
-        async with self._follower.follow(keys.stream(spec.id)) as feed:
-            stages.mark("placed")
-            placed = self._hold(self._placed(spec, entry.candidates[0].worker, feed))
-            refused = True
-            try:
-                # Inside: an admission that fails or is cancelled may have taken place all the same.
-                async with _in_time(until_s):
-                    entry, admitted = await self._admitted(spec, entry, only)
-                    placed.worker, placed.may_use_reserve = admitted.worker, admitted.may_use_reserve
-                    placed.eta_ms = await self.forecast.took(
-                        entry.arrival, entry.known.length, admitted.worker, waits=admitted.waits
-                    )
-                    stages.mark("admitted")
-                refused = False
-                yield placed
-            finally:
-                await self._end(placed, REFUSING_LIMIT_S if refused else None)
 
     async def _enter(self, spec: JobSpec, only: str | None, *, again: bool = False) -> "_Entry":
         known, candidates = await self._candidates(spec, only, fresh=again)
@@ -195,7 +193,7 @@ class Dispatcher:
     async def _end(self, placed: Placed, limit_s: float | None) -> None:
         self.forecast.ended(placed.spec.id)
         try:
-            async with _in_time(limit_s and asyncio.get_running_loop().time() + limit_s):
+            async with in_time(limit_s and asyncio.get_running_loop().time() + limit_s):
                 if placed.last is None:
                     await self._jobs.cancel(placed.spec.id, placed.worker, placed.spec.level)
                 else:

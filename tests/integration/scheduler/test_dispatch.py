@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -11,10 +12,13 @@ from infra.config import Settings
 from infra.errors import BrokerDown, NoWorker
 from infra.redis_client import READ_TIMEOUT_S, async_client
 from scheduler import dispatch
+from scheduler.admitting import Admission
 from scheduler.contract import Failed, Finished, Kind, StopReason, TextDelta, encode_deltas
 from scheduler.dispatch import Dispatcher
 from scheduler.follow import Follower
+from scheduler.jobs import Jobs
 from scheduler.membership import APART_S, Membership
+from scheduler.placing import AT_ONCE
 from scheduler.queue import Tickets
 from tests.doubles.broker import Broker
 from tests.integration.scheduler.store import API, Store, forecast_of, spec, to
@@ -73,6 +77,35 @@ async def test_leaving_early_gives_the_place_and_the_ticket_back(store: Store) -
             async with dispatcher.submit(job):
                 raise KeyError
     assert (store.line(), sum(store.tickets()), store.state(job.id)) == ([], 0, None)
+
+
+async def test_of_many_that_come_at_once_a_few_are_placed_at_a_time(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The limit for placing is the broker's: nobody's runs while this process works for hundreds of others."""
+    store.worker()
+    admit, now, most = Jobs.admit, 0, 0
+
+    async def counted(*given: Any, **named: Any) -> Admission:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        try:
+            return await admit(*given, **named)
+        finally:
+            now -= 1
+
+    monkeypatch.setattr(Jobs, "admit", counted)
+    async with dispatching(store) as dispatcher:
+
+        async def ask() -> None:
+            async with dispatcher.submit(spec()):
+                pass
+
+        await asyncio.gather(*(ask() for _ in range(48)))
+        assert 1 < most <= AT_ONCE
+        assert dispatcher._placing._value == AT_ONCE, "all turns have been given back"
+    assert store.line() == []
 
 
 async def test_a_refused_job_is_not_followed(store: Store) -> None:
