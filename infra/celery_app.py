@@ -24,7 +24,7 @@ def build(settings: config.Settings) -> Celery:
     app = Celery("corral", broker=checked(settings.redis_url), set_as_current=False)
     app.conf.update(
         broker_transport_options={
-            "priority_steps": list(range(10)),
+            "priority_steps": list(keys.QUEUE_LEVELS),
             "sep": keys.SEPARATOR,
             "queue_order_strategy": "priority",
             "ack_emulation": False,  # a popped ticket is taken; its books cost two transactions each

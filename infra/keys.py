@@ -43,6 +43,7 @@ Never: a value, a client, a time to live.
 """
 
 SEPARATOR = "\x06\x16"
+QUEUE_LEVELS = range(10)
 ARRIVALS = "corral:arrivals"
 WORKERS = "corral:workers"
 APIS = "corral:apis"
@@ -174,3 +175,8 @@ def bindings(worker: str) -> list[str]:
 def level_list(worker: str, level: int) -> str:
     """The Redis list in which kombu keeps one level of a worker's queue."""
     return queue(worker) if level == 0 else f"{queue(worker)}{SEPARATOR}{level}"
+
+
+def level_lists(worker: str) -> list[str]:
+    """The lists of all levels of a worker's queue."""
+    return [level_list(worker, level) for level in QUEUE_LEVELS]

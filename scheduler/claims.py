@@ -19,7 +19,7 @@ from infra import keys
 from infra.redis_client import BLOCK_MS, broker_errors
 from scheduler import scripts
 from scheduler.attempts import requeue_arguments, requeue_keys
-from scheduler.contract import LEVELS, ClaimedJob, Delta, Kind, WorkerInfo, decode_deltas
+from scheduler.contract import ClaimedJob, Delta, Kind, WorkerInfo, decode_deltas
 from scheduler.draining import DRAIN_MARK_MS
 from scheduler.policy.claiming import MOST_URGENT_LEVEL, Cached, Rules, agent_name, pair_name
 from scheduler.policy.eviction import LEARNT
@@ -149,8 +149,7 @@ class Claims:
         A job claimed here that is not among `running` for UNHELD_S goes back into the line when nothing was written
         of it: the answer to its claim was lost on the way. One that was begun is left to `recovery`.
         """
-        names = [f(self._worker) for f in (keys.lease, keys.running, keys.drain)]
-        names.insert(1, keys.WORKERS)
+        names = [keys.lease(self._worker), keys.WORKERS, keys.running(self._worker), keys.drain(self._worker)]
         for job_id in running:
             names += [keys.job(job_id), keys.stream(job_id)]
         arguments: list[str | int] = [
@@ -183,8 +182,8 @@ class Claims:
     def tickets(self) -> int:
         """How many tickets lie in this worker's queue."""
         pipeline = self._redis.pipeline(transaction=False)
-        for level in LEVELS:
-            pipeline.llen(keys.level_list(self._worker, level))
+        for tickets in keys.level_lists(self._worker):
+            pipeline.llen(tickets)
         with broker_errors():
             return sum(pipeline.execute())
 

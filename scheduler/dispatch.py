@@ -136,16 +136,12 @@ class Dispatcher:
 
     async def _admitted(self, spec: JobSpec, entry: "_Entry", only: str | None) -> tuple["_Entry", Admission]:
         """What it was admitted as, and to which worker."""
-        ticket = self._tickets.written(spec.id, spec.identity.agent, spec.level)
+        admit = partial(self._jobs.admit, ticket=self._tickets.written(spec.id, spec.identity.agent, spec.level))
         try:
-            return entry, await self._jobs.admit(
-                spec, entry.candidates, entry.retry_after_s, entry.known, ticket=ticket
-            )
+            return entry, await admit(spec, entry.candidates, entry.retry_after_s, entry.known)
         except HomeMoved:  # another process had its turn, or the cluster moved it
             entry = await self._enter(spec, only, again=True)
-            return entry, await self._jobs.admit(
-                spec, entry.candidates, entry.retry_after_s, entry.known, ticket=ticket
-            )
+            return entry, await admit(spec, entry.candidates, entry.retry_after_s, entry.known)
 
     def _placed(self, spec: JobSpec, worker: str, feed: Feed) -> Placed:
         again = Resubmitting(feed, self._jobs, self._tickets, partial(self._candidates, fresh=True))

@@ -123,8 +123,8 @@ class Recovery:
             pipeline.hgetall(keys.running(name))
             pipeline.zcard(keys.line(name))
             pipeline.get(keys.holding(name))
-            for level in LEVELS:
-                pipeline.llen(keys.level_list(name, level))
+            for tickets in keys.level_lists(name):
+                pipeline.llen(tickets)
         with broker_errors():
             flat: list[Any] = await pipeline.execute() if names else []
         width = 3 + len(LEVELS)
@@ -188,8 +188,7 @@ class Recovery:
 
     async def _forget_worker(self, name: str) -> None:
         named = (keys.homes, keys.control, keys.back, keys.urgent, keys.holding)
-        own = [name_of(name) for name_of in named] + keys.bindings(name)
-        own += [keys.level_list(name, level) for level in LEVELS]
+        own = [name_of(name) for name_of in named] + keys.bindings(name) + keys.level_lists(name)
         names = [keys.lease(name), keys.WORKERS, keys.line(name), keys.running(name), *own]
         with broker_errors():
             if await self._forget(names, [name]):

@@ -53,7 +53,7 @@ class Broker:
         if not ids:
             return {}
         records = [self._size(keys.job(job_id)) for job_id in ids]
-        lists = [keys.level_list(worker, level) for level in range(10)]
+        lists = keys.level_lists(worker)
         tickets = sum(int(self._redis.llen(name)) for name in lists)
         figures = {
             "jobs": len(ids),

@@ -16,7 +16,6 @@ from infra.cli import console, gateway, live, options
 from infra.cli.fitted import Cell, Fitted, Part, Whole
 from infra.cli.gateway import Gateway, Slot, Status, Store, Waiting, Worker
 
-WATCH_S = 1.0
 CONVERSATION_LETTERS = 10  # enough to tell them apart
 LEAST_WAITS = 5  # fewer say nothing of the next ones
 NO_WORKER = "No worker is known. Start one with `corral up`, or `corral worker` beside a broker."
@@ -67,7 +66,7 @@ def _watch(client: Gateway, *, as_json: bool) -> None:
                 console.say(json.dumps(client.status_json()))
             else:
                 console.show(tables(client.status()))
-            time.sleep(WATCH_S)
+            time.sleep(live.EVERY_S)
     except KeyboardInterrupt:
         return
 

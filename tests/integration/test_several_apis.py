@@ -104,13 +104,19 @@ def api_of(cluster: Cluster) -> str:
     return str(cluster.redis.hget(job, "api"))
 
 
+def alone(corral: Corral) -> tuple[Child, str]:
+    """Two API processes that `corral api` has started, and their address; it answers."""
+    child = corral.run("api", "--workers", "2", "--port", "0")
+    until_said(child, "API: 2 processes on")
+    found = re.search(r"on (http://\S+),", said(child))
+    assert found is not None
+    wait_for(lambda: lives(found[1]), "the port to answer", 30)
+    return child, found[1]
+
+
 def test_several_that_stand_alone_are_looked_after_and_end_with_their_command(tmp_path: Path, broker: Broker) -> None:
     with Corral(tmp_path, {"CORRAL_REDIS_URL": broker.url, "CORRAL_DATA_DIR": str(tmp_path / "data")}) as corral:
-        child = corral.run("api", "--workers", "2", "--port", "0")
-        until_said(child, "API: 2 processes on")
-        found = re.search(r"on (http://\S+),", said(child))
-        assert found is not None
-        wait_for(lambda: lives(found[1]), "the port to answer", 30)
+        child, _ = alone(corral)
         corral.running("api.app")[0].kill()
         until_said(child, ": started again")
         assert child.stop() == 0
@@ -124,15 +130,11 @@ def test_several_that_stand_alone_are_looked_after_and_end_with_their_command(tm
 
 def test_whichever_process_is_asked_tells_the_counters_of_all(tmp_path: Path, broker: Broker) -> None:
     with Corral(tmp_path, {"CORRAL_REDIS_URL": broker.url, "CORRAL_DATA_DIR": str(tmp_path / "data")}) as corral:
-        child = corral.run("api", "--workers", "2", "--port", "0")
-        until_said(child, "API: 2 processes on")
-        found = re.search(r"on (http://\S+),", said(child))
-        assert found is not None
-        wait_for(lambda: lives(found[1]), "the port to answer", 30)
+        _, url = alone(corral)
         for _ in range(SURE):  # on connections of their own, which the kernel spreads
-            assert httpx.post(f"{found[1]}/v1/messages", json={}, trust_env=False).status_code == 400
+            assert httpx.post(f"{url}/v1/messages", json={}, trust_env=False).status_code == 400
         line = re.compile(r'^corral_refusals_total{reason="bad_request"} (\S+)$', re.MULTILINE)
-        told = [httpx.get(f"{found[1]}/metrics", trust_env=False).text for _ in range(SURE)]
+        told = [httpx.get(f"{url}/metrics", trust_env=False).text for _ in range(SURE)]
         assert [line.findall(one) for one in told] == [[str(float(SURE))]] * SURE
         assert all("corral_waited_in_vain_total 0.0" in one for one in told)
         assert not any("corral_engine_failures" in one for one in told), "a worker's, of which an API knows nothing"
