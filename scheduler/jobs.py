@@ -24,6 +24,7 @@ from scheduler.policy.claiming import MOST_URGENT_LEVEL
 from scheduler.policy.placement import Candidate, Home, Known
 from scheduler.remembered import EVERYONE, Remembered, known_of, whose
 from scheduler.ticket import NO_TICKET, Ticket
+from scheduler.whereabouts import Found, Whereabouts
 
 __all__ = ["API_LIFETIME_MS", "ENDED_LIFETIME_MS", "Admission", "Jobs", "Limits"]
 
@@ -44,6 +45,7 @@ class Jobs:
         self._move = redis.register_script(scripts.text("move"))
         self._requeue = redis.register_script(scripts.text("requeue"))
         self._bury = redis.register_script(scripts.text("bury"))
+        self._whereabouts = Whereabouts(redis)
 
     @property
     def queue_limit(self) -> int:
@@ -178,15 +180,9 @@ class Jobs:
         with broker_errors():
             await self._redis.delete(keys.job(job_id), keys.stream(job_id))
 
-    async def whereabouts(self, job_id: str) -> tuple[str, float, bool] | None:
-        """The worker in whose line the job waits, or that runs it, for how many seconds its record lives if nobody
-        renews it, and whether it waits; None when there is no record any more."""
-        pipeline = self._redis.pipeline(transaction=False)
-        pipeline.hmget(keys.job(job_id), "worker", "state")
-        pipeline.pttl(keys.job(job_id))
-        with broker_errors():
-            (worker, state), left_ms = await pipeline.execute()
-        return (str(worker.decode()), left_ms / 1000, state == b"queued") if worker else None
+    async def whereabouts(self, job_id: str) -> Found | None:
+        """As `Whereabouts.find`."""
+        return await self._whereabouts.find(job_id)
 
     async def met_window(self, key_name: str, session: str) -> None:
         """Remember for ten minutes that this session was told its prompt is too long; a compaction may come twice."""
