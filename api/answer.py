@@ -19,7 +19,7 @@ from api.broker_patience import BrokerPatience
 from api.deadlines import Deadlines
 from api.errors import error_of, reply_for, within_bounds
 from api.house import House
-from api.protocol.events import EventBuilder
+from api.protocol.events import EventBuilder, joined
 from api.protocol.request import Call
 from api.protocol.sse import encode
 from api.protocol.whole import whole_message
@@ -105,7 +105,7 @@ class Answer:
         beat = Beat(self._house.settings.ping_interval_s, self._house.settings.heartbeat_interval_s)
         try:
             while not builder.done:
-                events = [event for delta in await self._more() for event in builder.feed(delta)]
+                events = [event for delta in joined(await self._more()) for event in builder.feed(delta)]
                 if events:
                     beat.content()
                 elif (sign := beat.due()) is not None:

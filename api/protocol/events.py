@@ -5,6 +5,8 @@ Owns: the order of events. `message_start`; blocks one at a time, numbered from 
 Never: bytes (`sse`), time, where the deltas come from. Pure, and the same for streamed and whole answers.
 """
 
+from collections.abc import Iterable
+from itertools import groupby
 from typing import Any, Literal
 
 from api.protocol.body import clean_json, clean_text
@@ -16,6 +18,20 @@ Kind = Literal["text", "thinking"]
 # Clients expect a signature before a thinking block ends and send it back unread; nothing here checks it.
 SIGNATURE = "Y29ycmFs"
 HIGH_SURROGATES = ("\ud800", "\udbff")
+
+
+def joined(deltas: Iterable[Delta]) -> list[Delta]:
+    """The deltas with neighbouring pieces of one kind as one: what came together leaves as one event.
+
+    A fast model's answer comes in dozens of tokens at once, and an event costs more than the text in it.
+    """
+    runs = ((kind, list(run)) for kind, run in groupby(deltas, type))
+    return [delta for kind, run in runs for delta in (_as_one(run) if kind in (TextDelta, ThinkingDelta) else run)]
+
+
+def _as_one(run: list[Delta]) -> list[Delta]:
+    pieces = [delta for delta in run if isinstance(delta, TextDelta | ThinkingDelta)]
+    return run if len(run) == 1 else [type(pieces[0])("".join(piece.text for piece in pieces))]
 
 
 class EventBuilder:

@@ -22,13 +22,14 @@ from infra.bench.command import run
 from infra.bench.costs import Broker
 from infra.bench.house import Engine, House
 from infra.bench.latency import Load, Sides, first_token, throughput
+from infra.bench.processor import processor_time
 from infra.bench.report import Figures
 from infra.bench.streams import waiting_streams
 from infra.bench.where import stage_medians_ms
 from infra.errors import ConfigError
 
-PARTS = ("first", "rate", "where", "commands", "streams")
-ONLY_STARTED = ("where", "streams")  # these need a Corral with settings of their own
+PARTS = ("first", "rate", "processor", "where", "commands", "streams")
+ONLY_STARTED = ("processor", "where", "streams")  # these need a Corral with settings or processes of their own
 LONG_ANSWER_TOKENS = 160
 COUNTED_JOBS = 20
 
@@ -63,7 +64,7 @@ def main(
     if not start:
         given = Engine(engine, engine_key) if engine else None
         _measure(houses.running(corral, key, redis_url, given), load, wanted, figures, pairs, clients, requests)
-    elif not set(wanted) <= set(ONLY_STARTED):
+    elif not set(wanted) <= {"where", "streams"}:
         with houses.started(model, **shape) as house:
             _measure(house, load, wanted, figures, pairs, clients, requests)
     if "where" in wanted:
@@ -103,6 +104,9 @@ def _measure(
             if "rate" in wanted:
                 figures["rate"] = await throughput(sides, clients, requests)
                 report.show("Requests per second, A B A B", [*figures["rate"].items()])
+            if "processor" in wanted:
+                figures["processor"] = await processor_time(sides, LONG_ANSWER_TOKENS)
+                report.show("Processor time", [*figures["processor"].items()])
             if "commands" in wanted and house.redis_url:
                 figures["commands"] = await _commands(sides)
                 report.show("Broker commands", [*figures["commands"].items()])

@@ -1,12 +1,13 @@
 """Deltas to events: whatever the worker sends, the client gets a valid order."""
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.protocol.events import EventBuilder
+from api.protocol.events import EventBuilder, joined
 from scheduler.contract import Delta, Failed, StopReason, TextDelta, ThinkingDelta, ToolCall
 from tests.unit.api.protocol.deltas import STARTED, answers, finished, middles
 from tests.unit.api.protocol.transcript import Transcript
@@ -69,6 +70,18 @@ def test_a_text_comes_through_but_for_blanks_around_blocks(answer: list[Delta]) 
 def readable(text: str) -> str:
     """What is left when surrogates, joined or lone, and their replacement are taken out."""
     return "".join(c for c in text if c != "\ufffd" and not "\ud800" <= c <= "\udfff" and ord(c) < 0x10000)
+
+
+@given(answers())
+def test_what_came_together_leaves_as_one_and_says_the_same(answer: list[Delta]) -> None:
+    together = joined(answer)
+    assert message_of(*together) == message_of(*answer)
+    neighbours = pairwise(together)
+    assert not any(type(one) is type(two) and isinstance(one, TextDelta | ThinkingDelta) for one, two in neighbours)
+
+
+def test_calls_side_by_side_stay_two() -> None:
+    assert joined([TextDelta("a"), TextDelta("b"), BASH, BASH]) == [TextDelta("ab"), BASH, BASH]
 
 
 @given(answers(), st.lists(middles, max_size=3))
