@@ -20,7 +20,7 @@ from infra.errors import EngineError
 
 REQUESTS = 60
 SMALL_BYTES = 2_000  # of the bodies of long answers, so that only the answer counts
-LEAST_BATCHES = 200  # with fewer the ticks of the clocks would decide
+LEAST_BATCHES = 100  # with fewer the ticks of the clocks would decide
 IDLE_S = 3.0
 
 
