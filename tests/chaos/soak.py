@@ -15,6 +15,7 @@ from functools import partial
 from statistics import linear_regression, mean
 
 from tests.chaos.counted_house import CountedHouse
+from tests.chaos.crowd import pass_through
 from tests.chaos.judge import Findings
 from tests.chaos.load import Agent, standin_turns
 from tests.chaos.visitor import Visitor
@@ -84,7 +85,11 @@ def at_work(house: CountedHouse, agents: int, paces: tuple[int, int]) -> Iterato
 
 
 def soak(house: CountedHouse, minutes: float, agents: int, say: Callable[[str], None]) -> tuple[list[Slope], Findings]:
-    """Load the house for so long. Returns each value's slope after warm-up, and what became of the requests."""
+    """Load the house for so long. Returns each value's slope after warm-up, and what became of the requests.
+
+    A crowd comes first: a book that fills for two hours would look like a leak for as long.
+    """
+    pass_through(house, say)
     with at_work(house, agents, paces=(10, 30)) as findings:
         samples = _samples(house, minutes * 60, findings, say)
     return slopes(samples), findings
