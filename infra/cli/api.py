@@ -46,7 +46,7 @@ def api(host: parts.Host = None, port: Port = None, workers: Workers = None) -> 
 
 
 def processes(settings: Settings) -> list[Part]:
-    """The API's processes, each with a name and a log of its own. One of several may die and come back."""
+    """The API's processes, each with a name and a log of its own."""
     several = settings.api_workers > 1
     names = [f"api-{number}" for number in range(1, settings.api_workers + 1)] if several else [settings.api_name]
     counters = _shared_counters(settings.data_dir / "metrics", names) if several else {}
@@ -57,7 +57,6 @@ def processes(settings: Settings) -> list[Part]:
             parts.API,
             parts.environment(settings, api_name=name) | counters,
             settings.data_dir / "logs" / f"{name}.log",
-            restartable=several,
         )
         for name in names
     ]

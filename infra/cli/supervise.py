@@ -5,8 +5,8 @@ Never: what a part does, or why.
 
     start    broker -> workers -> API -> Flower
     stop     API (running answers end) -> workers (the same) -> Flower -> broker
-    dies     broker, worker, Flower or one of several API processes is started again, later each time; without broker,
-             API or workers there is nothing to serve
+    dies     it is started again, later each time; what has died too often stays down, and without broker, API or
+             workers there is nothing to serve
 """
 
 import os
@@ -41,7 +41,7 @@ class Stage(IntEnum):
 
 
 class Part:
-    """One process that can be started again. `restartable`: its death alone does not end the house."""
+    """One process that can be started again."""
 
     def __init__(
         self,
@@ -50,13 +50,10 @@ class Part:
         command: Sequence[str],
         environment: Mapping[str, str],
         log: Path,
-        *,
-        restartable: bool = False,
     ) -> None:
         self.name = name
         self.stage = stage
         self.log = log
-        self.restartable = restartable
         self.restarts = 0
         self.due: float | None = None  # when it is to be started again, on the monotonic clock
         self.gone = False  # given up
@@ -161,8 +158,6 @@ class House:
 
     def _lost(self, part: Part, now: float) -> None:
         words = part.last_words()
-        if not part.restartable:
-            raise StartError(part.name, words)
         if now - part.started > CALM_S:
             part.restarts = 0
         if part.restarts < RESTARTS:

@@ -171,7 +171,7 @@ def _start(
     for process in api.processes(settings):
         house.start(process)
     if flower:
-        house.start(_part("Flower", Stage.FLOWER, parts.FLOWER, settings, settings, restartable=True))
+        house.start(_part("Flower", Stage.FLOWER, parts.FLOWER, settings, settings))
     limit_s = settings.engine_start_timeout_s + START_MARGIN_S
     with gateway.Gateway(gateway.address(settings), gateway.key(settings), timeout_s=2.0) as client:
         status = loading.wait_until_ready(client, [worker.name for worker in staff], house.check, signals, limit_s)
@@ -188,7 +188,7 @@ def _start_broker(house: House, settings: Settings, signals: Signals) -> str:
     command = broker.command(folder, "127.0.0.1", port, password)
     log = _log(settings, "broker")
     # Started again it reads its data back from disk.
-    part = Part("broker", Stage.BROKER, command, parts.environment(settings), log, restartable=True)
+    part = Part("broker", Stage.BROKER, command, parts.environment(settings), log)
     house.start(part)
     url = broker.url("127.0.0.1", port, password)
     broker.wait_until_answers(url, part.check, signals.wait)
@@ -199,14 +199,12 @@ def _start_broker(house: House, settings: Settings, signals: Signals) -> str:
 
 def _worker(settings: Settings, worker: WorkerPlan) -> Part:
     own = plan.worker_settings(settings, worker)
-    return _part(f"worker {worker.name}", Stage.WORKERS, parts.WORKER, settings, own, restartable=True)
+    return _part(f"worker {worker.name}", Stage.WORKERS, parts.WORKER, settings, own)
 
 
-def _part(
-    name: str, stage: Stage, command: tuple[str, ...], house: Settings, own: Settings, *, restartable: bool = False
-) -> Part:
+def _part(name: str, stage: Stage, command: tuple[str, ...], house: Settings, own: Settings) -> Part:
     log = _log(house, name.lower().replace(" ", "-"))
-    return Part(name, stage, command, parts.environment(own), log, restartable=restartable)
+    return Part(name, stage, command, parts.environment(own), log)
 
 
 def _log(settings: Settings, name: str) -> Path:

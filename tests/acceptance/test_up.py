@@ -53,7 +53,7 @@ def requests(corral: Corral) -> list[dict[str, Any]]:
 def ended_well(up: Child, corral: Corral) -> None:
     """Every part ended by itself when asked, and nothing is left."""
     assert up.wait(40) == 0
-    assert "was killed" not in said(up)
+    assert "and was killed" not in said(up)
     assert corral.left() == []
 
 
@@ -122,6 +122,22 @@ def test_an_answer_that_runs_may_end_when_up_is_stopped(
         rest = "\n".join(lines)
     assert "w60" in rest
     assert "message_stop" in rest
+    ended_well(up, corral)
+
+
+def test_an_only_api_that_is_killed_comes_back_at_its_address(
+    corral: Corral, pretended_engine: tuple[str, dict[str, str]]
+) -> None:
+    model, variables = pretended_engine
+    up = corral.serving("--model", model, "--workers", "1", **variables)
+    (api,) = corral.running("api.app")
+    api.kill()
+    until_said(up, "API: started again")
+    with anthropic.Anthropic(base_url=address(up), api_key="any", max_retries=8) as client:
+        question = {"role": "user", "content": "say 5 words"}
+        answer = client.messages.create(model="any", max_tokens=20, messages=[question])  # type: ignore[list-item]
+    assert [block.text for block in answer.content if block.type == "text"] == ["w1 w2 w3 w4 w5"]
+    up.send(signal.SIGINT)
     ended_well(up, corral)
 
 

@@ -18,16 +18,16 @@ from tests.doubles.processes import REPOSITORY
 pytestmark = pytest.mark.unit
 
 
-def test_one_process_is_all_there_is_and_the_house_ends_with_it() -> None:
+def test_one_process_is_all_there_is() -> None:
     (part,) = api.processes(Settings())
-    assert (part.name, part.stage, part.restartable, part.log.name) == ("API", Stage.API, False, "api.log")
+    assert (part.name, part.stage, part.log.name) == ("API", Stage.API, "api.log")
 
 
-def test_each_of_several_has_a_name_and_a_log_and_may_come_back(tmp_path: Path) -> None:
+def test_each_of_several_has_a_name_and_a_log(tmp_path: Path) -> None:
     parts = api.processes(Settings(api_workers=3, data_dir=tmp_path))
     assert [part.name for part in parts] == ["API 1", "API 2", "API 3"]
     assert [part.log.name for part in parts] == ["api-1.log", "api-2.log", "api-3.log"]
-    assert all(part.restartable and part.stage is Stage.API for part in parts)
+    assert {part.stage for part in parts} == {Stage.API}
 
 
 COUNTING = """
