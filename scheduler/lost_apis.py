@@ -15,10 +15,12 @@ from redis.asyncio import Redis
 
 from infra import keys
 from infra.redis_client import broker_errors
+from scheduler import scripts
 from scheduler.admitting import API_LIFETIME_MS
 
 log = structlog.get_logger(__name__)
 SILENT_MS = 3000  # three signs of life missed; one that lost its connections only has made new ones by then
+OLD_MS = API_LIFETIME_MS - SILENT_MS
 
 
 class LostApis:
@@ -27,6 +29,7 @@ class LostApis:
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
+        self._forget_one = redis.register_script(scripts.text("forget_api"))
 
     async def give_up(self) -> None:
         """Those that are silent and have no connection. Raises BrokerDown."""
@@ -37,8 +40,7 @@ class LostApis:
             clients: Any = await self._redis.client_list()
         connected = {client["name"] for client in clients}
         for api in silent:
-            if keys.api_client(api) not in connected:
-                await self._forget(api)
+            if keys.api_client(api) not in connected and await self._forget(api):
                 log.info("api_gone", api=api)
 
     async def _silent(self) -> list[str]:
@@ -49,9 +51,9 @@ class LostApis:
             for api in apis:
                 pipeline.pttl(keys.wake(api))
             left_ms: Any = await pipeline.execute() if apis else []
-        return [api for api, left in zip(apis, left_ms, strict=True) if left < API_LIFETIME_MS - SILENT_MS]
+        return [api for api, left in zip(apis, left_ms, strict=True) if left < OLD_MS]
 
-    async def _forget(self, api: str) -> None:
+    async def _forget(self, api: str) -> bool:
+        """False when it has come back meanwhile."""
         with broker_errors():
-            await self._redis.delete(keys.wake(api))
-            await self._redis.srem(keys.APIS, api)
+            return bool(await self._forget_one([keys.wake(api), keys.APIS], [api, OLD_MS]))

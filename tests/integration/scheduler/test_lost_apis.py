@@ -53,6 +53,17 @@ async def test_one_that_has_only_just_spoken_is_left_alone(store: Store) -> None
     assert store.raw.exists(keys.wake("one"))
 
 
+async def test_one_that_speaks_while_it_is_looked_at_is_left_alone(store: Store) -> None:
+    jobs, lost = jobs_of(store, "one"), LostApis(store.redis)
+    await jobs.announce()
+    silence(store, "one", SILENT_MS + 500)
+    assert await lost._silent() == ["one"]
+    await jobs.announce()
+    assert not await lost._forget("one")
+    assert known(store) == {"one"}
+    assert store.raw.exists(keys.wake("one"))
+
+
 async def test_a_frozen_one_still_has_its_connection(store: Store) -> None:
     frozen = async_client(store.url, name=keys.api_client("frozen"))
     try:
