@@ -29,11 +29,13 @@ LIMIT_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Stream:
-    """Seconds to its first piece, from that to the last, and of the longest silence; whether all words came."""
+    """Seconds to its first piece, from that to the last, and of the longest silence; how many pieces came, and whether
+    all words did."""
 
     first_s: float
     lasted_s: float
     longest_gap_s: float
+    pieces: int
     whole: bool
 
 
@@ -71,7 +73,7 @@ async def _one(client: httpx.AsyncClient, number: int, tokens: int) -> Stream:
                 times.append(perf_counter())
                 text += json.loads(line[6:])["delta"]["text"]
     gaps = [later - earlier for earlier, later in pairwise(times)]
-    return Stream(times[0] - began_s, times[-1] - times[0], max(gaps), text.split() == _words(tokens))
+    return Stream(times[0] - began_s, times[-1] - times[0], max(gaps), len(times), text.split() == _words(tokens))
 
 
 def _words(tokens: int) -> list[str]:
@@ -94,7 +96,9 @@ def _told(streams: list[Stream], ideal_s: float, used: dict[str, float]) -> int:
     print(f"lasted p50 {percentile(lasted, 0.5):.2f} s, longest {lasted[-1]:.2f} s; {behind} fell behind, {torn} torn")
     print(f"first word p50 {percentile([stream.first_s for stream in streams], 0.5):.2f} s")
     print(f"longest silence p50 {1000 * percentile(gaps, 0.5):.0f} ms, longest {1000 * max(gaps):.0f} ms")
-    print("processor time: " + ", ".join(f"{part} {used_s:.2f} s" for part, used_s in used.items()))
+    pieces = sum(stream.pieces for stream in streams)
+    each = ", ".join(f"{part} {used_s:.2f} s ({used_s / pieces * 1e6:.0f} us)" for part, used_s in used.items())
+    print(f"processor time (of each of {pieces} pieces): {each}")
     return 1 if behind or torn else 0
 
 
