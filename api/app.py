@@ -34,6 +34,7 @@ from api.errors import reply_for
 from api.explaining import Explainer
 from api.house import House, reading_of
 from api.messages import JsonResponse
+from api.others import Others
 from api.protocol.base import base_of
 from api.warming import Warming
 from infra import config, entry, keys, warm_files
@@ -50,6 +51,7 @@ from scheduler.follow import Follower
 from scheduler.forecast import Forecast
 from scheduler.gathering import Gathering
 from scheduler.jobs import Jobs, Limits
+from scheduler.ledgers import Ledgers
 from scheduler.lines import Lines
 from scheduler.membership import Membership
 from scheduler.promises import Promises
@@ -118,6 +120,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         explainer=Explainer(turns, dispatcher),
         closing=closing,
         draining=Draining(redis),
+        others=Others(Ledgers(redis, api), settings.api_name),
     )
     log.info("serving", host=settings.host, port=settings.port)
     try:
@@ -132,7 +135,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 @contextlib.asynccontextmanager
 async def _running(house: House, parts: Sequence["Part"], warming: Warming) -> AsyncIterator[None]:
     """The background parts run inside the block; at its end what the house holds is given back before they stop."""
-    tasks = [asyncio.create_task(_keep_running(part)) for part in parts]
+    tasks = [asyncio.create_task(_keep_running(part)) for part in (*parts, house.others)]
     warm_ups = asyncio.create_task(_keep_running(warming))
     try:
         # uvicorn listens when this is over: nobody is refused because the workers are not known yet.

@@ -70,7 +70,7 @@ async def status(request: Request) -> JsonResponse:
 
 
 async def snapshot(house: House, *, requests: bool) -> dict[str, Any]:
-    """What `status` answers; with `requests` also which ones this process answers now and answered lately."""
+    """What `status` answers; with `requests` also which ones the API processes answer now and answered lately."""
     forecast = house.dispatcher.forecast
     shown_lines = await forecast.shown(house.view)
     # Nothing is waited for in between: these are the looks that the lines were shown by.
@@ -78,16 +78,18 @@ async def snapshot(house: House, *, requests: bool) -> dict[str, Any]:
         _worker(worker, house.lines.of(worker.info.name), shown_lines.get(worker.info.name, []))
         for worker in sorted(house.view.workers, key=lambda w: w.info.name)
     ]
-    waiting = sum(sum(worker["queued"]) for worker in workers)
+    lost = [one.model_dump(mode="json") for one in house.view.lost]
+    waiting = sum(sum(worker["queued"]) for worker in [*workers, *lost])
     shown = {
         "api": house.settings.api_name,
         "broker": house.membership.fresh,
         "workers": workers,
+        "lost": lost,
         "waiting": waiting,
         "misses": house.turns.totals,
     }
     wait = {**forecast.figures(house.models()), "in_vain": house.tally.in_vain}
-    shown |= {"running": house.ledger.running(), "recent": house.ledger.recent()} if requests else {}
+    shown |= house.others.look() if requests else {}
     return {**shown, "coalesced": house.sharing.coalesced, "wait": wait}
 
 

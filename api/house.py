@@ -9,6 +9,7 @@ from api.auth import Keyring
 from api.closing import Closing
 from api.explaining import Explainer
 from api.ledger import Ledger
+from api.others import Others
 from api.protocol.request import Reading
 from api.tally import Tally
 from infra.config import Settings
@@ -37,13 +38,18 @@ class House:
     explainer: Explainer
     closing: Closing
     draining: Draining
+    others: Others
     tally: Tally = field(default_factory=Tally)
-    ledger: Ledger = field(default_factory=Ledger)
 
     @property
     def reading(self) -> Reading:
         """How clients' bodies are read here."""
         return reading_of(self.settings)
+
+    @property
+    def ledger(self) -> Ledger:
+        """The requests of this process."""
+        return self.others.own
 
     @property
     def view(self) -> ClusterView:

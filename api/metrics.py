@@ -21,7 +21,7 @@ from starlette.responses import Response
 
 from api.house import House
 from infra.observability import metrics
-from scheduler.contract import WorkerState, WorkerView
+from scheduler.contract import ClusterView, WorkerInfo, WorkerState, WorkerView
 
 router = APIRouter()
 VERSION = version("corral")
@@ -101,6 +101,8 @@ class Cluster(Collector):
         yield _gauge("build_info", "This version of Corral; always 1.", ("version",), [((VERSION,), 1)])
         yield _gauge("broker_up", "1 while the broker answers.", (), [((), int(house.membership.fresh))])
         yield from _workers(view.workers)
+        yield from _lines(view)
+        yield from _counted(view.workers)
         yield from _misses(house.turns.totals)
         yield _waits(house.dispatcher.forecast.figures(house.models()))
 
@@ -108,10 +110,7 @@ class Cluster(Collector):
 def _workers(workers: Sequence[WorkerView]) -> Iterable[Metric]:
     states = [((one.info.name, state.value), int(one.info.state is state)) for one in workers for state in WorkerState]
     yield _gauge("worker_state", "1 for the state that a worker is in.", ("worker", "state"), states)
-    queued = [((one.info.name, str(level)), n) for one in workers for level, n in enumerate(one.queued)]
-    yield _gauge("queue_jobs", "Jobs that wait in the line of a worker.", ("worker", "level"), queued)
     plain = (
-        ("running_jobs", "Jobs that a worker is working on.", lambda one: one.running),
         ("slots", "Slots of a worker's engine.", lambda one: len(one.info.slots)),
         ("busy_slots", "Slots that are in use.", lambda one: sum(slot.busy for slot in one.info.slots)),
         ("slot_tokens", "Tokens that the slots of a worker hold.", lambda one: sum(s.tokens for s in one.info.slots)),
@@ -124,6 +123,34 @@ def _workers(workers: Sequence[WorkerView]) -> Iterable[Metric]:
         yield _gauge(name, words, ("worker",), [((one.info.name,), value(one)) for one in workers])
     models = Counter((one.info.name, one.info.model, one.info.model_hash, one.info.engine) for one in workers)
     yield _gauge("model_info", "What a worker serves; always 1.", ("worker", "model", "hash", "engine"), models.items())
+
+
+def _lines(view: ClusterView) -> Iterable[Metric]:
+    """Of the living and of those whose lease is over while jobs are left."""
+    lines = [(one.info.name, one.queued, one.running) for one in view.workers]
+    lines += [(one.name, one.queued, one.running) for one in view.lost]
+    queued = [((name, str(level)), n) for name, levels, _ in lines for level, n in enumerate(levels)]
+    yield _gauge("queue_jobs", "Jobs that wait in the line of a worker.", ("worker", "level"), queued)
+    running = [((name,), n) for name, _, n in lines]
+    yield _gauge("running_jobs", "Jobs that a worker is working on.", ("worker",), running)
+    yield _gauge("lost_workers", "Workers that are gone while jobs of theirs are left.", (), [((), len(view.lost))])
+
+
+def _counted(workers: Sequence[WorkerView]) -> Iterable[Metric]:
+    """What the workers' leases tell since each began."""
+    told: tuple[tuple[str, str, Callable[[WorkerInfo], int]], ...] = (
+        ("evictions", "Slots that one conversation lost to another.", lambda one: one.tallies.evictions),
+        ("saves", "Caches of slots that were saved.", lambda one: one.store.saves),
+        ("restores", "Caches of slots that were restored.", lambda one: one.store.restores),
+        ("store_failures", "Saves and restores that failed.", lambda one: one.store.failures),
+        ("drafted_tokens", "Tokens that speculation proposed.", lambda one: one.tallies.drafted_tokens),
+        ("accepted_draft_tokens", "Those that were right.", lambda one: one.tallies.accepted_tokens),
+    )
+    for name, words, value in told:
+        family = CounterMetricFamily(f"corral_worker_{name}", words, labels=("worker",))
+        for one in workers:
+            family.add_metric((one.info.name,), value(one.info))
+        yield family
 
 
 def _misses(totals: Mapping[str, Mapping[str, int]]) -> Iterable[Metric]:

@@ -27,7 +27,7 @@ POLICY = f"default-src 'none'; style-src 'self'; script-src 'self'; connect-src 
 HEADERS = {"content-security-policy": POLICY, "x-content-type-options": "nosniff", "cache-control": "no-cache"}
 
 
-@router.get("/ui")
+@router.api_route("/ui", methods=["GET", "HEAD"])
 async def page() -> Response:
     """The page itself holds no figure, so it needs no key; what it draws does."""
     return _file("ui.html")
@@ -42,7 +42,7 @@ async def events(request: Request) -> StreamingResponse:
     return StreamingResponse(_snapshots(request, house), media_type="text/event-stream", headers=headers)
 
 
-@router.get("/ui/{name}")
+@router.api_route("/ui/{name}", methods=["GET", "HEAD"])
 async def part(name: str) -> Response:
     """The page's style and script."""
     return _file(name)

@@ -9,6 +9,8 @@ Never: a value, a client, a time to live.
     corral:stream:<job>         stream  deltas, ids <attempt>-<seq>
     corral:wake:<api>           stream  tells an API process that it follows one stream more; there while it lives
     corral:apis                 set     every API process seen lately
+    corral:watched              string  there while somebody looks at the requests of all API processes
+    corral:ledger:<api>         string  its requests, running and recent (JSON), told while somebody looks
     corral:control:<worker>     stream  cancellations for a worker
     corral:lease:<worker>       string  WorkerInfo, 5 s to live
     corral:drain:<worker>       string  it is to take no work; until when its answers may go on, broker's clock, ms
@@ -50,6 +52,7 @@ APIS = "corral:apis"
 LAYOUT = "corral:layout"
 MISSES = "corral:misses"
 COUNTS = "corral:counts"
+WATCHED = "corral:watched"
 LEVEL_WEIGHT = 10**12
 
 
@@ -76,6 +79,10 @@ def wake(api: str) -> str:
 def api_client(api: str) -> str:
     """The name of an API process's connections to the broker."""
     return f"corral-api-{api}"
+
+
+def ledger(api: str) -> str:
+    return f"corral:ledger:{api}"
 
 
 def control(worker: str) -> str:

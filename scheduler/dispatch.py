@@ -16,7 +16,7 @@ import structlog
 
 from infra import keys
 from infra.errors import BrokerDown, NoWorker, PromptTooLong
-from infra.observability import stages
+from infra.observability import metrics, stages
 from scheduler.admitting import Admission, HomeMoved
 from scheduler.contract import ClusterView, Failed, Finished, JobSpec, Kind, WorkerInfo
 from scheduler.follow import Feed, Follower
@@ -97,6 +97,8 @@ class Dispatcher:
                     async with in_time(until_s):
                         entry, admitted = await self._admitted(spec, entry, only)
                         placed.worker, placed.may_use_reserve = admitted.worker, admitted.may_use_reserve
+                        reason = placement.why(entry.candidates, admitted.worker)
+                        metrics.PLACEMENTS.labels(admitted.worker, reason).inc()
                         placed.eta_ms = await self.forecast.took(
                             entry.arrival, entry.known.length, admitted.worker, waits=admitted.waits
                         )

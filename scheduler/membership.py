@@ -18,7 +18,7 @@ from infra import keys
 from infra.errors import BrokerDown
 from infra.redis_client import being_cancelled, broker_errors
 from scheduler.admitting import HOMES_COUNT_MS
-from scheduler.contract import LEVELS, ClusterView, WorkerInfo, WorkerView
+from scheduler.contract import LEVELS, ClusterView, LostWorker, WorkerInfo, WorkerView
 
 log = structlog.get_logger(__name__)
 REFRESH_S = 0.5
@@ -71,13 +71,14 @@ class Membership:
         with broker_errors():
             names, now_ms = await self.known()
             leases: Any = await self._redis.mget([keys.lease(name) for name in names]) if names else []
-            infos = [info for lease in leases if (info := parse_lease(lease)) is not None]
-            loads = await self._loads([info.name for info in infos], now_ms)
-        workers = tuple(
-            WorkerView(info=info, queued=load[0], running=load[1], homes=load[2])
-            for info, load in zip(infos, loads, strict=True)
-        )
-        return ClusterView(now_ms=now_ms, workers=workers)
+            loads = await self._loads(names, now_ms)
+        workers, lost = [], []
+        for name, lease, (queued, running, homes) in zip(names, leases, loads, strict=True):
+            if info := parse_lease(lease):
+                workers.append(WorkerView(info=info, queued=queued, running=running, homes=homes))
+            elif lease is None and (running or any(queued)):
+                lost.append(LostWorker(name=name, queued=queued, running=running))
+        return ClusterView(now_ms=now_ms, workers=tuple(workers), lost=tuple(lost))
 
     async def known(self) -> tuple[list[str], int]:
         """Names of all workers that `recovery` has not forgotten, and the broker's clock in ms."""

@@ -163,6 +163,7 @@ class Caches:
             slot.held.stop_reason = end.stop_reason
         self.meter.prefilled(end.prompt_tokens - end.cached_tokens, end.prefill_ms)
         self.meter.decoded(end.output_tokens, end.decode_ms)
+        self.meter.drafted(end.drafted_tokens, end.accepted_tokens)
 
     # --- saving; the caller holds the slot ------------------------------------------------------------------------
 

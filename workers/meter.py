@@ -9,7 +9,7 @@ from collections.abc import Callable
 from time import monotonic
 
 from infra.observability import metrics
-from scheduler.contract import Rates, StoreInfo
+from scheduler.contract import Rates, StoreInfo, Tallies
 from scheduler.policy.swap import Speeds
 
 SMOOTHING = 0.3
@@ -29,6 +29,7 @@ class Meter:
         self._prefill = self._save = self._restore = self._bytes_per_token = 0.0
         self._characters_per_token = USUAL_CHARACTERS_PER_TOKEN
         self._saves = self._restores = self._failures = 0
+        self._drafted = self._accepted = 0
         self.place = ""  # of the store, as `StoreInfo` tells it
 
     @property
@@ -56,6 +57,19 @@ class Meter:
         if tokens >= LEAST_DECODED_TOKENS and took_ms > LEAST_MS:
             with self._lock:
                 self._decode = _mean(self._decode, tokens / took_ms * 1000)
+
+    def drafted(self, tokens: int, accepted: int) -> None:
+        """An answer for which speculative decoding proposed `tokens`, of which `accepted` were right."""
+        with self._lock:
+            self._drafted += tokens
+            self._accepted += accepted
+        metrics.DRAFTED.inc(tokens)
+        metrics.ACCEPTED.inc(accepted)
+
+    def tallies(self, evictions: int) -> Tallies:
+        """As the lease tells them."""
+        with self._lock:
+            return Tallies(evictions=evictions, drafted_tokens=self._drafted, accepted_tokens=self._accepted)
 
     @property
     def rates(self) -> Rates:

@@ -18,7 +18,7 @@ from infra.config import Settings
 from infra.errors import EngineLost, StartError
 from infra.gguf_file import file_hash
 from infra.model_setting import HfModel
-from scheduler.contract import GenerationRequest, Rates, StoreInfo, WorkerInfo, WorkerState
+from scheduler.contract import GenerationRequest, Rates, StoreInfo, Tallies, WorkerInfo, WorkerState
 from scheduler.policy import garbage
 from workers import store_probe
 from workers.caches import Caches
@@ -166,6 +166,7 @@ class Serving:
             slots=self.caches.table.snapshot() if self.caches else (),
             rates=self.rates,
             store=self.caches.info() if self.caches else StoreInfo(),
+            tallies=self.caches.meter.tallies(self.caches.table.evictions) if self.caches else Tallies(),
             vision=self._vision,
             gpu=self._settings.gpu,
             engine=self._engine.kind,

@@ -93,6 +93,7 @@ class SlotTable:
     scratch: int = 0
     clock: Callable[[], float] = monotonic
     slots: list[Slot] = field(init=False)
+    evictions: int = field(init=False, default=0)
     _changed: threading.Condition = field(init=False, default_factory=threading.Condition)
     _lost: OrderedDict[str, Gone] = field(init=False, default_factory=OrderedDict)
 
@@ -256,6 +257,7 @@ class SlotTable:
         if slot.owner is not None:
             self._remember(slot.owner, Gone.EVICTED)
             metrics.EVICTIONS.inc()
+            self.evictions += 1
         copied = any(other.owner == want.conversation for other in self.slots)
         slot.gone = Gone.COPY if copied else self._lost.pop(want.conversation, Gone.NEW)
         slot.owner = want.conversation

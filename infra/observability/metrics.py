@@ -44,6 +44,9 @@ TOKENS = _counted(API, "tokens", "Tokens of prompts, of these found in a cache, 
 SOURCES = _counted(API, "cache_sources", "Answers by where their cache came from.", "worker", "source")
 RETRIES = _counted(API, "retries", "Further attempts at an answer that lost its worker or engine.", "worker")
 CONTINUED = _counted(API, "continued_answers", "Answers that went on after a part had been told.", "worker")
+PLACEMENTS = _counted(
+    API, "placements", "Requests by the worker that took them and why it was that one.", "worker", "reason"
+)
 COALESCED = _counted(API, "coalesced", "Requests that shared another's answer.")
 IN_VAIN = _counted(API, "waited_in_vain", "Requests that were let in and told so after their whole wait.")
 PROMISES_KEPT = _counted(API, "promises_kept", "Refused requests that came back and found the room promised to them.")
@@ -53,5 +56,7 @@ SAVES = _timed(WORKER, "cache_save", "Saving the cache of one slot to the store.
 RESTORES = _timed(WORKER, "cache_restore", "Restoring the cache of one slot from the store.")
 STORE_FAILURES = _counted(WORKER, "cache_store_failures", "Saves and restores that failed.")
 EVICTIONS = _counted(WORKER, "cache_evictions", "Slots that one conversation lost to another.")
+DRAFTED = _counted(WORKER, "drafted_tokens", "Tokens that speculative decoding proposed.")
+ACCEPTED = _counted(WORKER, "accepted_draft_tokens", "Those of them that were what the model said.")
 ENGINE_FAILURES = _counted(WORKER, "engine_failures", "Lives of the engine that ended by themselves.")
 ATTEMPTS = _counted(WORKER, "attempts", "Jobs that this worker has worked on, by how that ended.", "outcome")

@@ -67,6 +67,15 @@ class Rates(Frozen):
     decode_tokens_per_s: float = Field(30.0, gt=0)
 
 
+class Tallies(Frozen):
+    """What a worker has counted since its process began: slots that one conversation lost to another, and tokens that
+    speculative decoding drafted, of which `accepted_tokens` were what the model said."""
+
+    evictions: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+
+
 class WorkerInfo(Frozen):
     """What a worker's lease says of itself, renewed each second. A new process is a new `incarnation`.
 
@@ -85,6 +94,7 @@ class WorkerInfo(Frozen):
     slots: tuple[SlotInfo, ...] = ()
     rates: Rates = Rates()
     store: StoreInfo = StoreInfo()
+    tallies: Tallies = Tallies()
     vision: bool = False
     gpu: str = ""
     engine: str = ""
@@ -103,11 +113,20 @@ class WorkerView(Frozen):
     homes: int = 0
 
 
+class LostWorker(Frozen):
+    """A worker without a lease that still has jobs: they are about to go elsewhere, or wait until somebody comes."""
+
+    name: str
+    queued: tuple[int, ...] = (0,) * 10
+    running: int = 0
+
+
 class ClusterView(Frozen):
     """A snapshot on which policies decide. `now_ms` is the broker's clock."""
 
     now_ms: int
     workers: tuple[WorkerView, ...] = ()
+    lost: tuple[LostWorker, ...] = ()
 
 
 class CountReply(Frozen):

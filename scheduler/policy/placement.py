@@ -12,6 +12,7 @@ its share of the conversations is passed over as long as that costs no more than
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from scheduler.policy.fleet import Fleet, Site
 from scheduler.policy.lengths import UNKNOWN, Length
@@ -122,6 +123,27 @@ def choose(
     near = [index for index in under if costs[index] <= enough] or open_
     least = min(costs[index] for index in near)
     return Choice(next(index for index in near if costs[index] <= least + NEAR_MS), costs)
+
+
+class Reason(StrEnum):
+    """Why a request went to its worker."""
+
+    HOME = "home"  # the conversation lives there
+    FIRST = "first"  # the ring's choice for a conversation that lives nowhere
+    SPREAD = "spread"  # the ring's choice had its share, or a later one answers sooner
+    SOONER = "sooner"  # away from its home, where the first token would come later
+    ONLY = "only"  # no other worker can serve it
+
+
+def why(found: Sequence[Candidate], worker: str) -> Reason:
+    """Why `worker` of those found took the request."""
+    if any(one.worker == worker and one.is_home for one in found):
+        return Reason.HOME
+    if len(found) == 1:
+        return Reason.ONLY
+    if found[0].is_home:
+        return Reason.SOONER
+    return Reason.FIRST if found[0].worker == worker else Reason.SPREAD
 
 
 def cost_ms(candidate: Candidate, load: Load, known: Known) -> float:

@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.acceptance.conftest import running
-from tests.acceptance.wire import occupied
+from tests.acceptance.wire import occupied, waiting
 from tests.doubles.cluster import Cluster
 
 pytestmark = pytest.mark.acceptance
@@ -20,8 +21,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield cluster
 
 
-def snapshots(cluster: Cluster) -> Iterator[dict[str, Any]]:
-    with cluster.http.stream("GET", "/ui/events") as answer:
+def snapshots(cluster: Cluster, url: str = "") -> Iterator[dict[str, Any]]:
+    with cluster.http.stream("GET", f"{url}/ui/events") as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         for line in answer.iter_lines():
             if line.startswith("data: "):
@@ -40,6 +41,11 @@ def test_the_page_is_whole_and_runs_nobody_elses_script(cluster: Cluster, path: 
     assert "innerHTML" not in answer.text, "text of a cluster is never markup"
 
 
+def test_whoever_asks_for_its_head_hears_that_it_is_there(cluster: Cluster) -> None:
+    answer = cluster.http.head("/ui")
+    assert (answer.status_code, answer.content) == (200, b"")
+
+
 @pytest.mark.parametrize("path", ["/ui/app.py", "/ui/..%2Fapp.py", "/ui/ui.html.bak"])
 def test_nothing_else_is_served(cluster: Cluster, path: str) -> None:
     answer = cluster.http.get(path)
@@ -52,7 +58,8 @@ def test_a_snapshot_has_what_status_says_and_the_line_of_each_request(cluster: C
     shown = next(snapshots(cluster))
     assert set(cluster.status()) <= set(shown)
     newest = shown["recent"][0]
-    assert newest == {"number": newest["number"]} | {name: line[name] for name in newest if name != "number"}
+    told = {"ago_ms": newest["ago_ms"], "api": shown["api"]}
+    assert newest == told | {name: line[name] for name in newest if name not in told}
     assert newest["agent"] == "reviewer"
 
 
@@ -69,3 +76,25 @@ def test_a_running_answer_is_there_with_its_speed_until_it_ends(cluster: Cluster
     for shown in snapshots(cluster):
         if not shown["running"]:
             break
+
+
+def test_whichever_of_several_gateways_is_asked_it_shows_the_requests_of_all(tmp_path: Path) -> None:
+    with running(tmp_path / "0", workers=1, slots=2, api_count=2) as cluster:
+        with occupied(cluster, 1):
+            asked = snapshots(cluster, cluster.urls[1])
+            shown = next(one for one in asked if one["running"])
+        assert [(one["agent"], one["api"]) for one in shown["running"]] == [("occupant-0", "api-0")]
+        assert (shown["api"], shown["apis"], shown["apis_silent"]) == ("api-1", ["api-0", "api-1"], 0)
+        ended = next(one for one in snapshots(cluster, cluster.urls[1]) if one["recent"])
+        assert [(one["agent"], one["api"]) for one in ended["recent"]] == [("occupant-0", "api-0")]
+
+
+def test_the_line_of_a_worker_that_died_is_told(tmp_path: Path) -> None:
+    with running(tmp_path / "0", workers=1, slots=1) as cluster, occupied(cluster, 1), waiting(cluster):
+        cluster.kill_worker("w1")
+        shown = next(one for one in snapshots(cluster) if one["lost"])
+        assert [(one["name"], sum(one["queued"]) + one["running"]) for one in shown["lost"]] == [("w1", 2)]
+        assert shown["waiting"] == sum(shown["lost"][0]["queued"])
+        metrics = cluster.http.get("/metrics").text
+        assert "corral_lost_workers 1.0" in metrics
+        assert 'corral_queue_jobs{level="5",worker="w1"}' in metrics

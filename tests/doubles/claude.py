@@ -4,7 +4,6 @@ Owns: where its program is, its installation when there is none, its environment
 Never: an address, a key or a setting of the machine's own user.
 """
 
-import fcntl
 import itertools
 import json
 import os
@@ -19,15 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from tests.doubles import npm
 from tests.doubles.services import missing
 
 PACKAGE = "@anthropic-ai/claude-code"
 VERSION = "2.1.197"
-INSTALL_S = 300
 
 # Read once at import: the fixtures take such variables away from the tests themselves.
 FOLDER = Path(os.environ.get("CORRAL_TEST_CLAUDE_DIR") or Path(tempfile.gettempdir()) / "corral-test-claude")
-NPM_ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith(("CORRAL_", "ANTHROPIC_"))}
 
 Event = dict[str, Any]
 
@@ -126,28 +124,15 @@ def find_or_install() -> Path:
     """The program, installed once into FOLDER if it is not there. Skips or fails the test when that cannot be."""
     if shutil.which("git") is None:
         missing("git", "install it; Claude Code is run inside a repository")
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    with (FOLDER / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # two test runs at once install it once
+    with npm.locked(FOLDER):
         program = _find(FOLDER)
         if program is None:
-            _install()
+            remedy = f"put {PACKAGE} into the folder named by CORRAL_TEST_CLAUDE_DIR"
+            npm.install("Claude Code", [f"{PACKAGE}@{VERSION}"], FOLDER, remedy)
             program = _find(FOLDER)
     if program is None:
         missing("Claude Code", f"npm installed no program for {platform.system()} {platform.machine()} in {FOLDER}")
     return program
-
-
-def _install() -> None:
-    npm = shutil.which("npm")
-    if npm is None:
-        missing("npm", f"install Node 20, or put {PACKAGE} into the folder named by CORRAL_TEST_CLAUDE_DIR")
-    command = [npm, "install", "--no-audit", "--no-fund", "--prefix", str(FOLDER), f"{PACKAGE}@{VERSION}"]
-    done = subprocess.run(
-        command, env=NPM_ENVIRONMENT, capture_output=True, text=True, timeout=INSTALL_S, check=False, cwd=FOLDER
-    )
-    if done.returncode:
-        missing("Claude Code", f"npm could not install it: {done.stderr[-500:]}")
 
 
 def _find(folder: Path) -> Path | None:

@@ -46,6 +46,8 @@ class End:
     output_tokens: int
     prefill_ms: int
     decode_ms: int
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,8 @@ class ChunkParser:
             output_tokens=output,
             prefill_ms=round(timings.get("prompt_ms", 0)),
             decode_ms=round(timings.get("predicted_ms", 0)),
+            drafted_tokens=timings.get("draft_n", 0),
+            accepted_tokens=timings.get("draft_n_accepted", 0),
         )
 
     def _progressed(self, progress: Chunk) -> Sequence[Event]:

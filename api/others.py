@@ -1,0 +1,61 @@
+"""The requests of all API processes, while somebody looks at those of one.
+
+Owns: telling the others of this process's requests, and hearing of theirs, once a second.
+Never: keeps whoever looks waiting: they see what was heard last.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import asdict
+from time import monotonic
+from typing import Any
+
+import orjson
+
+from api.ledger import Ledger, Requests, together
+from infra.errors import BrokerDown
+from infra.redis_client import being_cancelled
+from scheduler.ledgers import Ledgers
+
+EVERY_S = 1.0
+LOOKS_S = 10.0  # after a look others are still listened to for so long
+
+
+class Others:
+    """One per API process; a background part of it. `name` is what status calls this process."""
+
+    def __init__(self, ledgers: Ledgers, name: str, clock: Callable[[], float] = monotonic) -> None:
+        self.own = Ledger(clock)
+        self._ledgers, self._name, self._clock = ledgers, name, clock
+        self._looked_s = -LOOKS_S
+        self._heard: list[tuple[str, Requests]] = []
+        self._others = 0
+
+    def look(self) -> dict[str, Any]:
+        """The requests of all processes as far as they were heard, `apis`: their names, and how many were not."""
+        self._looked_s = self._clock()
+        told = [(self._name, self.own.requests()), *self._heard]
+        apis, silent = sorted({name for name, _ in told}), max(0, self._others - len(self._heard))
+        return {"apis": apis, "apis_silent": silent, **asdict(together(told))}
+
+    async def run(self) -> None:
+        """Listen and tell until cancelled."""
+        while not being_cancelled():
+            try:
+                await self.turn()
+            except BrokerDown:
+                self._heard = []  # what they told is old now
+            await asyncio.sleep(EVERY_S)
+
+    async def turn(self) -> None:
+        """Hear the others if somebody looks here, and tell them if somebody looks anywhere. Raises BrokerDown."""
+        if self._clock() - self._looked_s < LOOKS_S:
+            self._others, words = await self._ledgers.look()
+            self._heard = [_read(word) for word in words]
+        if await self._ledgers.wanted():
+            await self._ledgers.tell(orjson.dumps([self._name, asdict(self.own.requests())]))
+
+
+def _read(word: bytes) -> tuple[str, Requests]:
+    name, requests = orjson.loads(word)
+    return name, Requests(**requests)
