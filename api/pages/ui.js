@@ -6,10 +6,13 @@ const RETRY_MS = 2000;
 const STALE_MS = 5000;
 const SILENT_MS = 15000; // a stream that is silent for so long is dead: a machine that slept is not told that it ended
 const PLAIN = /^[\x20-\x7e]+$/; // what a header can carry
-const OUTLIER = 5; // times the median
+const OUTLIER = 3; // times the median
+const LEAST_WAIT_MS = 50; // less is no wait to tell of
 const KIND_OF = { ready: "good", failing: "bad", sick: "bad" }; // any other state of a worker passes
 let seenAt = 0;
 let heardAt = 0;
+let paused = false;
+const count = { heard: 0, drawn: 0 }; // snapshots; tests wait for them
 let stream = null; // of the snapshots, while one is asked for or read
 
 function el(tag, attributes = {}, ...children) {
@@ -41,60 +44,97 @@ function facts(pairs) {
   return pairs.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value)));
 }
 
-function table(headings, rows, empty) {
+function table(name, headings, rows, empty) {
   if (!rows.length) return el("p", { class: "quiet" }, empty);
-  const cell = (heading, tag, content) => el(tag, { class: heading.startsWith(">") ? "n" : undefined, scope: tag === "th" ? "col" : undefined }, content);
-  const head = el("tr", {}, ...headings.map((heading) => cell(heading, "th", heading.replace(">", ""))));
-  const body = rows.map((row) => el("tr", {}, ...row.map((content, at) => cell(headings[at], "td", content))));
-  return el("table", {}, el("thead", {}, head), el("tbody", {}, ...body));
+  // On a narrow screen a row becomes a block, which is no table to a screen reader unless it is told so.
+  const cell = (heading, tag, role, content) => el(tag, { role, class: heading.startsWith(">") ? "n" : undefined, scope: tag === "th" ? "col" : undefined,
+    "data-name": tag === "td" ? heading.replace(">", "") : undefined }, content);
+  const head = el("tr", { role: "row" }, ...headings.map((heading) => cell(heading, "th", "columnheader", heading.replace(">", ""))));
+  const body = rows.map((row) => el("tr", { role: "row" }, ...row.map((content, at) => cell(headings[at], "td", "cell", content))));
+  return el("table", { role: "table", "aria-label": name }, el("thead", { role: "rowgroup" }, head), el("tbody", { role: "rowgroup" }, ...body));
 }
 
 const list = (pairs) => el("dl", { class: "list" }, ...facts(pairs));
 
 const clipped = (text) => el("div", { class: "clip", title: text }, text);
 
+const card = (heading, ...content) => el("article", { class: "card" }, el("h3", {}, heading), ...content);
+
+const quiet = (words) => el("p", { class: "quiet" }, words);
+
+const words = (name) => name.replaceAll("_", " ");
+
 // --- the parts of the page ---
+
+function totals(state) {
+  const slots = sum(state.workers, (worker) => worker.slots.length);
+  const speed = sum(state.running, (one) => one.per_s || 0);
+  const found = state.recent.filter((one) => one.prompt_tokens !== undefined);
+  const firsts = state.recent.filter((one) => one.first_ms !== undefined).map((one) => one.first_ms).sort((a, b) => a - b);
+  const tile = (name, value, beside) => el("div", {}, el("dt", {}, name), el("dd", {}, el("b", {}, value), beside ? el("span", {}, beside) : null));
+  return [
+    tile("Running", whole.format(sum(state.workers, (worker) => worker.running)), slots ? `of ${plural(slots, "slot")}` : ""),
+    tile("Waiting", whole.format(state.waiting), ""),
+    tile("Speed", speed.toFixed(0), "tokens/s"),
+    tile("Reuse", percent(sum(found, (one) => one.cached_tokens), sum(found, (one) => one.prompt_tokens)), "of late prompts"),
+    tile("First token", firsts.length ? seconds(firsts[firsts.length >> 1]) : "–", firsts.length ? "median" : ""),
+  ];
+}
 
 function slotRow(worker, slot, running) {
   const now = running.find((one) => one.worker === worker.name && one.slot === slot.slot);
   const held = Math.max(slot.tokens, now ? now.prompt_tokens + (now.told || 0) : 0);
   const fresh = now ? Math.max(0, held - now.cached_tokens) : 0;
-  const words = slot.busy && now
+  const said = slot.busy && now
     ? `${tokens(held - fresh)} cached, ${tokens(fresh)} new of ${tokens(worker.context_tokens)} tokens`
     : `${tokens(held)} of ${tokens(worker.context_tokens)} tokens`;
   const who = (now && now.agent) || slot.agent || (slot.conversation ? "a conversation" : slot.busy ? "an answer" : "free");
   return el("li", { class: slot.busy ? "slot busy" : slot.conversation ? "slot" : "slot free" },
-    el("b", {}, String(slot.slot)), el("span", { class: "who", title: who }, who),
-    el("span", { class: "much" }, tokens(held)), bar([["kept", held - fresh], ["fresh", fresh]], worker.context_tokens, words));
+    el("b", {}, String(slot.slot)), el("span", { class: "who", title: who }, who, slot.busy ? el("span", { class: "said" }, ", answering") : null),
+    el("span", { class: "much" }, slot.conversation || slot.busy ? `${tokens(held)} / ${tokens(worker.context_tokens)}` : ""),
+    bar([["kept", held - fresh], ["fresh", fresh]], worker.context_tokens, said));
 }
 
 function workerCard(worker, running) {
-  const good = worker.state === "ready";
-  const rates = `${tokens(Math.round(worker.rates.prefill_tokens_per_s))} prefill, ${tokens(Math.round(worker.rates.decode_tokens_per_s))} decode tokens/s`;
-  const memory = worker.engine_bytes ? `, engine ${bytes(worker.engine_bytes)}` : "";
+  const busy = sum(worker.slots, (slot) => (slot.busy ? 1 : 0));
+  const speeds = `${tokens(Math.round(worker.rates.prefill_tokens_per_s))} prefill, ${tokens(Math.round(worker.rates.decode_tokens_per_s))} decode tokens/s`;
+  const drafts = worker.tallies && worker.tallies.drafted_tokens ? `drafts right: ${percent(worker.tallies.accepted_tokens, worker.tallies.drafted_tokens)}` : "";
+  const more = [`${busy} of ${plural(worker.slots.length, "slot")} busy`, worker.state === "ready" ? speeds : "", worker.engine_bytes ? `engine ${bytes(worker.engine_bytes)}` : "", drafts];
   return el("article", { class: "card" },
     el("header", {}, el("h3", {}, worker.name), el("p", { class: `pill ${KIND_OF[worker.state] || "soon"}` }, worker.state)),
-    el("p", {}, worker.reason || `${worker.model || "no model yet"}${memory}`),
-    good ? el("p", {}, rates) : null,
-    el("ul", { class: "slots", "aria-label": `Slots of ${worker.name}` }, ...worker.slots.map((slot) => slotRow(worker, slot, running))));
+    el("p", {}, worker.reason || worker.model || "no model yet"),
+    el("ul", { class: "slots", "aria-label": `Slots of ${worker.name}` }, ...worker.slots.map((slot) => slotRow(worker, slot, running))),
+    el("p", { class: "foot" }, more.filter(Boolean).join(" · ")));
 }
 
-function queueOf(worker) {
-  const waiting = sum(worker.queued);
-  const levels = worker.queued.map((n, level) => el("li", { class: n ? "some" : undefined, "aria-label": `level ${level}: ${n} waiting` }, el("b", {}, String(n)), String(level)));
-  const waiters = worker.line.slice(0, 8).map((job) => el("li", {}, el("b", {}, `${job.place}. ${job.agent}`),
-    el("span", {}, `level ${job.level}, has waited ${seconds(job.waited_s * 1000)}${job.expected_s === null ? "" : `, expected in ${seconds(job.expected_s * 1000)}`}`)));
-  return el("div", { class: "line" }, el("h3", {}, `${worker.name}: ${plural(waiting, "request")} waiting`),
-    el("ul", { class: "levels", "aria-label": "Waiting by level, most urgent first" }, ...levels),
-    waiters.length ? el("ul", { class: "waiters" }, ...waiters) : null);
+function lostCard(lost) {
+  const left = lost.running + sum(lost.queued);
+  return el("article", { class: "card lost" }, el("header", {}, el("h3", {}, lost.name), el("p", { class: "pill bad" }, "gone")),
+    el("p", {}, `${plural(left, "request")} of its go to another worker, or wait until one comes.`));
 }
+
+function levelsOf(name, queued) {
+  const cells = queued.map((n, level) => el("li", { class: n ? "some" : undefined }, el("span", { class: "said" }, `level ${level}: `), el("b", {}, String(n)),
+    el("span", { "aria-hidden": "true" }, String(level))));
+  return el("ul", { class: "levels", "aria-label": `Waiting at ${name} by level, 0 is first` }, ...cells);
+}
+
+function queueCard(worker) {
+  const waiters = (worker.line || []).slice(0, 8).map((job) => [clipped(`${job.place}. ${job.agent}`), String(job.level), seconds(job.waited_s * 1000),
+    job.expected_s === null ? "–" : seconds(job.expected_s * 1000)]);
+  const rest = sum(worker.queued) - waiters.length;
+  return card(`${worker.name}: ${plural(sum(worker.queued), "request")}`, levelsOf(worker.name, worker.queued),
+    waiters.length ? table(`Who waits at ${worker.name}`, ["Who", ">Level", ">Has waited", ">Starts in"], waiters, "") : null,
+    waiters.length && rest > 0 ? quiet(`and ${whole.format(rest)} more`) : null);
+}
+
+const NOW = (one) => (one.queue_ms === undefined ? "waits" : one.told ? "answers" : "prefills");
 
 function runningTable(running) {
-  const rows = running.map((one) => [clipped(one.agent || "?"), one.kind || "", one.worker ? `${one.worker}${one.slot === undefined ? "" : ` / ${one.slot}`}` : "",
-    one.queue_ms === undefined ? "waits" : one.told ? "answers" : "prefills",
-    one.prompt_tokens === undefined ? "" : tokens(one.prompt_tokens), one.prompt_tokens === undefined ? "" : percent(one.cached_tokens, one.prompt_tokens),
-    one.told === undefined ? "" : tokens(one.told), one.per_s === undefined ? "" : one.per_s.toFixed(1), seconds(one.took_ms)]);
-  return table(["Agent", "Kind", "Worker / slot", "Now", ">Prompt", ">Cached", ">Told", ">Tokens/s", ">For"], rows, "Nothing is running.");
+  const rows = running.map((one) => [clipped(one.agent || "?"), NOW(one), one.worker ? `${one.worker}${one.slot === undefined ? "" : ` / ${one.slot}`}` : "–",
+    one.prompt_tokens === undefined ? "–" : tokens(one.prompt_tokens), one.prompt_tokens === undefined ? "–" : percent(one.cached_tokens, one.prompt_tokens),
+    one.told === undefined ? "–" : tokens(one.told), one.per_s === undefined ? "–" : one.per_s.toFixed(1), seconds(one.took_ms), one.kind || "–"]);
+  return table("Running requests", ["Agent", "Now", "Slot", ">Prompt", ">Cached", ">Told", ">Tokens/s", ">For", "Kind"], rows, "Nothing is running.");
 }
 
 // The time of one that ended early was not told by its engine: until its first token it was prefill, then decode.
@@ -108,64 +148,98 @@ function stages(one) {
 function timeline(one, longest) {
   const known = stages(one);
   const rest = Math.max(0, one.took_ms - sum(known, ([, ms]) => ms));
-  const words = [...known, ["other", rest]].map(([name, ms]) => `${name} ${seconds(ms)}`).join(", ");
-  const drawn = bar([...known, ["other", rest]], Math.max(longest, one.took_ms), words);
+  const said = [...known, ["other", rest]].map(([name, ms]) => `${name} ${seconds(ms)}`).join(", ");
+  const drawn = bar([...known, ["other", rest]], Math.max(longest, one.took_ms), said);
   drawn.classList.toggle("over", one.took_ms > longest);
   return drawn;
+}
+
+function outcome(one) {
+  if (one.outcome === "failed") return el("span", { class: "failed" }, words(one.reason || "failed"));
+  return words(one.stop_reason || one.outcome);
 }
 
 function recentTable(recent) {
   const shown = recent.slice(0, 25);
   const times = shown.map((one) => one.took_ms).sort((a, b) => a - b);
   const longest = Math.max(1, Math.min(times.at(-1), OUTLIER * times[times.length >> 1])); // one that is far longer runs out of its bar
-  const rows = shown.map((one) => [clipped(one.agent || "?"), timeline(one, longest),
-    el("span", { class: one.outcome === "failed" ? "failed" : undefined }, (one.outcome === "failed" ? one.reason || "failed" : one.stop_reason || one.outcome).replaceAll("_", " ")),
-    one.first_ms === undefined ? "" : seconds(one.first_ms), seconds(one.took_ms),
-    one.eta_ms === undefined || one.eta_ms === null ? "" : `${seconds(one.eta_ms)} / ${one.queue_ms === undefined ? "–" : seconds(one.queue_ms)}`,
-    one.prompt_tokens === undefined ? "" : tokens(one.prompt_tokens), one.prompt_tokens === undefined ? "" : percent(one.cached_tokens, one.prompt_tokens),
-    one.output_tokens === undefined ? "" : tokens(one.output_tokens), one.miss && one.miss !== "none" ? one.miss.replaceAll("_", " ") : "", one.worker || "", one.kind || ""]);
-  return table(["Agent", "Timeline", "End", ">First token", ">In all", ">Wait told / real", ">Prompt", ">Cached", ">Output", "Miss", "Worker", "Kind"], rows, "No request has ended yet.");
+  const told = (ms) => (ms === undefined || ms === null ? "–" : seconds(ms));
+  const rows = shown.map((one) => [clipped(one.agent || "?"), timeline(one, longest), outcome(one), told(one.first_ms), seconds(one.took_ms),
+    `${told(one.eta_ms)} / ${told(one.queue_ms)}`, one.prompt_tokens === undefined ? "–" : tokens(one.prompt_tokens),
+    one.prompt_tokens === undefined ? "–" : percent(one.cached_tokens, one.prompt_tokens), one.output_tokens === undefined ? "–" : tokens(one.output_tokens),
+    one.miss && one.miss !== "none" ? words(one.miss) : "–", one.worker || "–", one.kind || "–"]);
+  const headings = ["Agent", "Timeline", "End", ">First token", ">In all", ">Wait told / real", ">Prompt", ">Cached", ">Output", "Miss", "Worker", "Kind"];
+  return table("Recent requests", headings, rows, "No request has ended yet.");
+}
+
+// Told against real, a dot each; on the line they agree.
+function scatter(recent) {
+  const seen = recent.filter((one) => Number.isFinite(one.eta_ms) && Number.isFinite(one.queue_ms) && Math.max(one.eta_ms, one.queue_ms) >= LEAST_WAIT_MS);
+  if (!seen.length) return null;
+  const most = Math.max(...seen.map((one) => Math.max(one.eta_ms, one.queue_ms)));
+  const shape = (tag, attributes, ...children) => {
+    const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+    node.append(...children);
+    return node;
+  };
+  const dots = seen.map((one) => shape("circle", { cx: 6 + (188 * one.eta_ms) / most, cy: 66 - (60 * one.queue_ms) / most, r: 3 }));
+  const drawn = shape("svg", { viewBox: "0 0 200 72", class: "dots", role: "img", "aria-label": `Waits of ${seen.length} late requests, told against real, up to ${seconds(most)}` },
+    shape("path", { d: "M6 66L194 6" }), ...dots);
+  return el("figure", {}, drawn, el("figcaption", {}, `Right: told, up: real, to ${seconds(most)}. On the line both agree.`));
 }
 
 function cacheCards(state) {
   const misses = Object.entries(state.misses).sort(([, a], [, b]) => b.ms - a.ms)
-    .map(([cause, n]) => [cause.replaceAll("_", " "), whole.format(n.count), tokens(n.tokens), seconds(n.ms)]);
+    .map(([cause, n]) => [words(cause), whole.format(n.count), tokens(n.tokens), seconds(n.ms)]);
   const wait = state.wait;
   const saved = state.workers.filter((worker) => !worker.store.off)
-    .map((worker) => [worker.name, bytes(worker.store.used_bytes), whole.format(worker.store.saves), whole.format(worker.store.restores)]);
-  const card = (heading, ...content) => el("article", { class: "card" }, el("h3", {}, heading), ...content);
+    .map((worker) => [clipped(worker.name), bytes(worker.store.used_bytes), whole.format(worker.store.saves), whole.format(worker.store.restores)]);
   return [
-    card("What cache misses cost", table(["Cause", ">Times", ">Tokens", ">Time"], misses, "No turn has lost anything.")),
-    card("Saved caches", table(["Worker", ">Held", ">Saves", ">Restores"], saved, "No worker saves its slots.")),
+    card("What cache misses cost", table("Cache misses", ["Cause", ">Times", ">Tokens", ">Time"], misses, "No turn has lost anything.")),
+    card("Saved caches", table("Saved caches", ["Worker", ">Held", ">Saves", ">Restores"], saved, "No worker saves its slots.")),
     card("Waits, told and real", wait.waits ? list([["Waits seen", whole.format(wait.waits)], ["Median error", seconds(wait.median_error_s * 1000)],
-      ["90 % of errors are below", seconds(wait.p90_error_s * 1000)]]) : el("p", { class: "quiet" }, "Nobody has waited yet.")),
-    card("Line", list([["Refused", whole.format(sum(Object.values(wait.refused)))], ["Came back as promised", whole.format(wait.promises_kept)],
+      ["90 % of errors are below", seconds(wait.p90_error_s * 1000)]]) : quiet("Nobody has waited yet."), scatter(state.recent)),
+    card("In and out of line", list([["Refused", whole.format(sum(Object.values(wait.refused)))], ["Came back as promised", whole.format(wait.promises_kept)],
       ["Waited in vain", whole.format(wait.in_vain)], ["Moved to another worker", whole.format(wait.moved)], ["Answered together", whole.format(state.coalesced)]])),
   ];
 }
 
-function totals(state) {
-  const ended = state.recent.filter((one) => one.prompt_tokens !== undefined);
-  const speed = sum(state.running, (one) => one.per_s || 0);
-  return facts([
-    ["running", whole.format(sum(state.workers, (worker) => worker.running))], ["waiting", whole.format(state.waiting)],
-    ["tokens/s", speed.toFixed(0)], ["reuse", percent(sum(ended, (one) => one.cached_tokens), sum(ended, (one) => one.prompt_tokens))]]);
+function aboutWords(state) {
+  const silent = state.apis_silent ? `, ${state.apis_silent} more not heard yet` : "";
+  const whose = state.apis.length > 1 ? `Requests are those of ${state.apis.join(", ")}${silent}; waits told and real are those of ${state.api}.` : `Requests are those of the gateway ${state.api}${silent}.`;
+  return `${whose} Workers and queues are the whole cluster's.`;
+}
+
+function headline(state) {
+  const ready = state.workers.filter((worker) => worker.state === "ready").length;
+  if (!state.broker) return ["the broker does not answer", "bad"];
+  return ready ? [`${plural(ready, "worker")} ready`, "good"] : ["no worker is ready", "bad"];
 }
 
 function draw(state) {
-  seenAt = Date.now();
-  const ready = state.workers.filter((worker) => worker.state === "ready").length;
-  const [words, kind] = !state.broker ? ["the broker does not answer", "bad"] : ready ? [`${plural(ready, "worker")} ready`, "good"] : ["no worker is ready", "bad"];
-  said(words, kind);
+  const workers = [...state.workers.map((worker) => workerCard(worker, state.running)), ...state.lost.map(lostCard)];
+  const lines = [...state.workers, ...state.lost].filter((worker) => sum(worker.queued));
   $("totals").replaceChildren(...totals(state));
-  $("workers").replaceChildren(...(state.workers.length ? state.workers.map((worker) => workerCard(worker, state.running)) : [el("p", { class: "quiet" }, "No worker is here. Start one with `corral worker`.")]));
+  $("workers").replaceChildren(...(workers.length ? workers : [quiet("No worker is here. Start one with `corral worker`.")]));
   $("running").replaceChildren(runningTable(state.running));
-  const lines = state.workers.filter((worker) => sum(worker.queued));
-  $("queues").replaceChildren(...(lines.length ? lines.map(queueOf) : [el("div", { class: "line" }, el("p", { class: "quiet" }, "Nobody waits."))]));
+  $("queues").replaceChildren(...(lines.length ? lines.map(queueCard) : [el("div", { class: "sheet" }, quiet("Nobody waits."))]));
   $("recent").replaceChildren(recentTable(state.recent));
   $("cache").replaceChildren(...cacheCards(state));
-  $("api").textContent = state.api;
-  $("about").hidden = false;
+  $("about").textContent = aboutWords(state);
+}
+
+function heard(state) {
+  seenAt = Date.now();
+  $("all").hidden = $("pause").hidden = false;
+  document.body.dataset.heard = String((count.heard += 1));
+  if (paused) {
+    said("paused", "soon");
+    return;
+  }
+  said(...headline(state));
+  draw(state);
+  document.body.dataset.drawn = String((count.drawn += 1));
 }
 
 // --- the stream ---
@@ -178,7 +252,8 @@ function said(words, kind) {
 
 function askForKey(again) {
   $("key").hidden = false;
-  $("main").hidden = true;
+  $("all").hidden = true;
+  $("pause").hidden = true;
   $("wrong").textContent = again ? "That key is not known here." : "";
   said("a key is needed", "bad");
   $("secret").focus();
@@ -191,7 +266,7 @@ async function read(response) {
     heardAt = Date.now();
     const events = (text + part.value).split("\n\n");
     text = events.pop();
-    if (events.length) draw(JSON.parse(events.at(-1).slice("data: ".length)));
+    if (events.length) heard(JSON.parse(events.at(-1).slice("data: ".length)));
   }
 }
 
@@ -207,7 +282,6 @@ async function follow() {
   }
   if (!response.ok) throw new Error(`status ${response.status}`);
   $("key").hidden = true;
-  $("main").hidden = false;
   await read(response);
   return true;
 }
@@ -237,6 +311,11 @@ $("key").addEventListener("submit", (event) => {
   sessionStorage.setItem("corral-key", key);
   $("key").hidden = true; // asked twice, two streams would be drawn
   run();
+});
+$("pause").addEventListener("click", () => {
+  paused = !paused;
+  $("pause").textContent = paused ? "Go on" : "Pause";
+  if (paused) said("paused", "soon");
 });
 setInterval(() => {
   document.body.classList.toggle("stale", Date.now() - seenAt > STALE_MS);
