@@ -50,9 +50,10 @@ class Others:
     async def turn(self) -> None:
         """Hear the others if somebody looks here, and tell them if somebody looks anywhere. Raises BrokerDown."""
         if self._clock() - self._looked_s < LOOKS_S:
-            self._others, words = await self._ledgers.look()
-            self._heard = [_read(word) for word in words]
-        if await self._ledgers.wanted():
+            self._heard = [_read(word) for word in await self._ledgers.look()]
+        watched, processes = await self._ledgers.watched()
+        self._others = processes - 1
+        if watched:
             await self._ledgers.tell(orjson.dumps([self._name, asdict(self.own.requests())]))
 
 

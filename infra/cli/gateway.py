@@ -72,6 +72,14 @@ class Worker(Answer):
     store: Store | None = None
 
 
+class Lost(Answer):
+    """A worker that is gone, and what is left of its jobs."""
+
+    name: str
+    queued: tuple[int, ...] = (0,) * 10
+    running: int = 0
+
+
 class Misses(Answer):
     """All cache misses of one cause; `tokens` were read again, which took `ms`."""
 
@@ -112,6 +120,7 @@ class Running(Answer):
 class Ended(Running):
     """A request that has ended."""
 
+    eta_ms: int | None = None
     outcome: str = ""
     reason: str = ""
     stop_reason: str = ""
@@ -124,6 +133,8 @@ class Ended(Running):
 
 class Status(Answer):
     workers: tuple[Worker, ...] = ()
+    lost: tuple[Lost, ...] = ()
+    apis_silent: int = 0
     waiting: int = 0
     wait: Wait = Wait()
     coalesced: int = 0

@@ -14,9 +14,10 @@ from rich.text import Text
 
 from infra.cli import console, gateway, live, options
 from infra.cli.fitted import Cell, Fitted, Part, Whole
-from infra.cli.gateway import Gateway, Slot, Status, Store, Waiting, Worker
+from infra.cli.gateway import Gateway, Lost, Slot, Status, Store, Waiting, Worker
 
 CONVERSATION_LETTERS = 10  # enough to tell them apart
+SLOTS = "Slots of"  # the first heading of the table of slots
 LEAST_WAITS = 5  # fewer say nothing of the next ones
 NO_WORKER = "No worker is known. Start one with `corral up`, or `corral worker` beside a broker."
 STARTS_OF = {
@@ -73,12 +74,12 @@ def _watch(client: Gateway, *, as_json: bool) -> None:
 
 def tables(status: Status) -> RenderableType:
     """Everything, as one thing to print."""
-    return Whole(wait_words(status), parts(status)) if status.workers else Text(NO_WORKER)
+    return Whole(wait_words(status), parts(status)) if status.workers or status.lost else Text(NO_WORKER)
 
 
 def fitted(status: Status) -> RenderableType:
     """As much of it as the terminal is high."""
-    return Fitted(wait_words(status), parts(status)) if status.workers else Text(NO_WORKER)
+    return Fitted(wait_words(status), parts(status)) if status.workers or status.lost else Text(NO_WORKER)
 
 
 def parts(status: Status) -> list[Part]:
@@ -93,7 +94,7 @@ def parts(status: Status) -> list[Part]:
 def workers_table(status: Status) -> Part:
     """One row a worker."""
     headings = ("Worker", "State", "Model", "Busy", "Window", "GPU", "Memory")
-    rows = [_worker_row(worker) for worker in status.workers]
+    rows = [_worker_row(worker) for worker in status.workers] + [_lost_row(lost) for lost in status.lost]
     return Part(headings, rows, right=("Busy", "Window", "Memory"), firm=("State",))
 
 
@@ -105,6 +106,11 @@ def _worker_row(worker: Worker) -> tuple[Cell, ...]:
     return worker.name, state, model, busy, f"{worker.context_tokens}", worker.gpu or "-", memory
 
 
+def _lost_row(lost: Lost) -> tuple[Cell, ...]:
+    left = sum(lost.queued) + lost.running
+    return lost.name, Text("gone", style="red"), f"{left} of its requests are left", "-", "-", "-", "-"
+
+
 def _with_reason(words: str, reason: str) -> Text:
     return Text.assemble(words, (f"\n{reason}" if reason else "", "dim"))
 
@@ -112,7 +118,7 @@ def _with_reason(words: str, reason: str) -> Text:
 def slots_table(status: Status) -> Part:
     """One row a slot: who holds it and how full it is."""
     rows = [_slot_row(worker, slot) for worker in status.workers for slot in worker.slots]
-    return Part(("Slots of", "Slot", "Agent", "Conversation", "Tokens", ""), rows, right=("Slot", "Tokens"), firm=("",))
+    return Part((SLOTS, "Slot", "Agent", "Conversation", "Tokens", ""), rows, right=("Slot", "Tokens"), firm=("",))
 
 
 def _slot_row(worker: Worker, slot: Slot) -> tuple[Cell, ...]:
@@ -125,7 +131,8 @@ def _slot_row(worker: Worker, slot: Slot) -> tuple[Cell, ...]:
 def queue_table(status: Status) -> Part:
     """One row a worker: queued requests of each level, 0 first."""
     levels = tuple(f"{level}" for level in range(10))
-    rows = [(worker.name, *(f"{count}" if count else "." for count in worker.queued)) for worker in status.workers]
+    lines = [(one.name, one.queued) for one in status.workers] + [(one.name, one.queued) for one in status.lost]
+    rows = [(name, *(f"{count}" if count else "." for count in queued)) for name, queued in lines]
     return Part(("Queued at level", *levels), rows, right=levels)
 
 

@@ -1,103 +1,105 @@
 """`corral top`: the cluster and its requests, live in a terminal.
 
-Owns: the tables of running and recent requests, and where a request's time went as a bar of letters.
-Never: the tables that `corral status` shows too; /ui is the same in a browser.
+Owns: the line of totals, and the slots as bars.
+Never: the tables of requests (`top_requests`) and those that `corral status` shows too; /ui is the same in a browser.
 """
+
+import time
+from collections.abc import Iterable
+from statistics import median
 
 from rich.text import Text
 
 from infra.cli import console, gateway, live, options, status
-from infra.cli.fitted import Cell, Fitted, Part
-from infra.cli.gateway import Ended, Gateway, Running, Status
-from infra.errors import ConfigError
+from infra.cli.fitted import Cell, Fitted, Part, Whole
+from infra.cli.gateway import Gateway, Running, Slot, Status, Worker
+from infra.cli.top_requests import name, recent_table, running_table, seconds
 
-SECOND_MS = 1000
 WIDTH = 24  # of a bar
-NAME_LETTERS = 24  # of an agent; a longer name would break its row in two
-OUTLIER = 5  # times the median time: what took longer has a full bar, so that the others' can be read
-STAGES = (("░", "yellow"), ("▒", "blue"), ("█", "green"))
-LEGEND = "░ queue, ▒ prefill, █ decode, · all else"
+SLOTS = "█found ▒new ·free"  # the heading of the bars
+MOST_LOOKS = 4  # API processes that have not been listened to tell of their requests within two seconds
+AGAIN_S = 1.0
 
 
 def top(url: options.Url = None, key: options.Key = None) -> None:
-    """Watch workers, running streams, queues and recent requests, until Ctrl-C."""
-    if not console.out.is_terminal:
-        raise ConfigError("`corral top` needs a terminal; use `corral status --watch` or `corral status --json`")
+    """Watch workers, running streams, queues and recent requests, until Ctrl-C. Off a terminal: once, as text."""
     settings = options.load_with().settings
     with Gateway(url or gateway.address(settings), gateway.key(settings, key)) as client:
-        live.follow(lambda: shown(client.status(requests=True)))
+        if console.out.is_terminal:
+            live.follow(lambda: shown(client.status(requests=True)))
+        else:
+            found = _once(client)
+            console.show(Whole(headline(found), parts(found)))
+
+
+def _once(client: Gateway) -> Status:
+    """With the requests of all API processes, if they tell in time."""
+    for _ in range(MOST_LOOKS - 1):
+        found = client.status(requests=True)
+        if not found.apis_silent:
+            return found
+        time.sleep(AGAIN_S)
+    return client.status(requests=True)
 
 
 def shown(found: Status) -> Fitted:
     """As much of everything as the terminal is high."""
-    tables = status.parts(found)
-    words = status.wait_words(found).append(f"\nWhere time went: {LEGEND}", style="dim")
-    return Fitted(words, [tables[0], running_table(found), recent_table(found), *tables[1:]])
+    return Fitted(headline(found), parts(found))
 
 
-def running_table(found: Status) -> Part:
-    """One row a request that has not ended, the oldest first."""
-    right = ("Prompt", "Cached", "Told", "Tokens/s", "For")
-    return Part(("Running", "At", "Now", *right), [_running_row(one) for one in found.running], right=right)
+def parts(found: Status) -> list[Part]:
+    """The tables, the most telling first: a worker that is not ready before all else."""
+    workers, *others = status.parts(found)
+    tables = [slots_table(found), running_table(found), recent_table(found)]
+    well = not found.lost and all(worker.state == "ready" for worker in found.workers)
+    tables.insert(len(tables) if well else 0, workers)
+    return tables + [part for part in others if part.headings[0] != status.SLOTS]
 
 
-def _running_row(one: Running) -> tuple[Cell, ...]:
-    at = f"{one.worker}/{one.slot}" if one.slot is not None else one.worker
-    now = "waits" if one.queue_ms is None else "answers" if one.told else "prefills"
-    prompt = ("", "") if one.prompt_tokens is None else (f"{one.prompt_tokens}", percent(one))
-    return name(one), at or "-", now, *prompt, f"{one.told or ''}", f"{one.per_s or ''}", seconds(one.took_ms)
+def headline(found: Status) -> Text:
+    """The totals, as the page has them on its top."""
+    slots, ready = sum(len(one.slots) for one in found.workers), sum(one.state == "ready" for one in found.workers)
+    state = f"{ready} ready" if ready else "no worker is ready"
+    prompts = [one for one in found.recent if one.prompt_tokens]
+    firsts = [one.first_ms for one in found.recent if one.first_ms is not None]
+    told = [
+        ("running", f"{sum(one.running for one in found.workers)}/{slots}"),
+        ("waiting", f"{found.waiting}"),
+        ("tokens/s", f"{sum(one.per_s for one in found.running):.0f}"),
+        ("reuse", _percent(sum(one.cached_tokens for one in prompts), sum(one.prompt_tokens or 0 for one in prompts))),
+        ("first token", seconds(round(median(firsts))) if firsts else "-"),
+    ]
+    words = Text(state, style="bold green" if ready else "bold red")
+    for what, value in told:
+        words.append(f"  {what} ", style="dim not bold").append(value, style="bold default")
+    return words
 
 
-def recent_table(found: Status) -> Part:
-    """One row a request that has ended, the newest first."""
-    times = sorted(one.took_ms for one in found.recent)
-    longest = min(times[-1], OUTLIER * times[len(times) // 2]) if times else 0
-    right = ("First token", "In all", "Prompt", "Cached", "Output")
-    rows = [_recent_row(one, longest) for one in found.recent]
-    return Part(("Recent", "End", "Where its time went", *right, "Miss"), rows, right=right)
+def slots_table(found: Status) -> Part:
+    """One row a slot: who holds it, how full it is, and how much of that was found in the cache by who is answered."""
+    rows = [_slot_row(worker, slot, found.running) for worker in found.workers for slot in worker.slots]
+    return Part(("Slot", "Agent", "", SLOTS, "Tokens", "Of"), rows, right=("Tokens", "Of"), firm=("Slot", SLOTS))
 
 
-def _recent_row(one: Ended, longest_ms: int) -> tuple[Cell, ...]:
-    failed = one.outcome == "failed"
-    why = one.reason if failed else one.stop_reason or one.outcome
-    end = Text(why.replace("_", " "), style="red" if failed else "")
-    prompt = ("", "") if one.prompt_tokens is None else (f"{one.prompt_tokens}", percent(one))
-    first = "" if one.first_ms is None else seconds(one.first_ms)
-    miss = "" if one.miss in ("", "none") else one.miss.replace("_", " ")
-    output = "" if one.output_tokens is None else f"{one.output_tokens}"
-    return name(one), end, bar(one, max(longest_ms, one.took_ms)), first, seconds(one.took_ms), *prompt, output, miss
+def _slot_row(worker: Worker, slot: Slot, running: Iterable[Running]) -> tuple[Cell, ...]:
+    now = next((one for one in running if (one.worker, one.slot) == (worker.name, slot.slot)), None)
+    held = max(slot.tokens, (now.prompt_tokens or 0) + now.told) if now else slot.tokens
+    new = max(0, held - now.cached_tokens) if now else 0
+    agent = name(now) if now else slot.agent or "-"
+    doing = "answers" if slot.busy else "idle" if slot.conversation else "free"
+    style = "bold" if slot.busy else "dim"
+    drawn = _bar(held - new, new, worker.context_tokens)
+    return f"{worker.name}/{slot.slot}", Text(agent, style=style), doing, drawn, f"{held}", f"{worker.context_tokens}"
 
 
-def bar(one: Ended, longest_ms: int) -> Text:
-    """Queue, prefill, decode and all else, as long as the request took beside the longest one."""
-    text, used = Text(), 0
-    whole = round(WIDTH * one.took_ms / longest_ms) if longest_ms else 0
-    for (letter, colour), ms in zip(STAGES, stages(one), strict=True):
-        length = min(whole - used, round(WIDTH * ms / max(1, longest_ms)))
-        text.append(letter * length, style=colour)
-        used += length
-    return text.append("·" * (whole - used), style="dim")
+def _bar(found: int, new: int, window: int) -> Text:
+    """The window of a slot; what is there at all has a letter."""
+    scale = WIDTH / max(1, window)
+    new_letters = min(WIDTH, max(1, round(new * scale))) if new else 0
+    found_letters = min(WIDTH - new_letters, max(1, round(found * scale))) if found else 0
+    text = Text("█" * found_letters, style="green").append("▒" * new_letters, style="blue")
+    return text.append("·" * (WIDTH - found_letters - new_letters), style="dim")
 
 
-def stages(one: Ended) -> tuple[int, int, int]:
-    """Queue, prefill and decode, in ms. The engine tells no times of an answer that was left: what came before its
-    first token was prefill then, and what came after it decode."""
-    if one.queue_ms is None or one.prefill_ms is not None:
-        return one.queue_ms or 0, one.prefill_ms or 0, one.decode_ms or 0
-    first_ms = one.took_ms if one.first_ms is None else one.first_ms
-    return one.queue_ms, max(0, first_ms - one.queue_ms), max(0, one.took_ms - first_ms)
-
-
-def name(one: Running) -> str:
-    """The agent, as far as a row has room for it."""
-    agent = one.agent or "-"
-    return agent if len(agent) <= NAME_LETTERS else agent[: NAME_LETTERS - 1] + "…"
-
-
-def percent(one: Running) -> str:
-    """The share of the prompt that was found in a cache."""
-    return f"{100 * one.cached_tokens / one.prompt_tokens:.0f} %" if one.prompt_tokens else "-"
-
-
-def seconds(ms: int) -> str:
-    return f"{ms} ms" if ms < SECOND_MS else f"{ms / SECOND_MS:.1f} s"
+def _percent(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.0f} %" if whole else "-"

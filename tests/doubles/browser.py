@@ -25,7 +25,7 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, Request, Viewport
 from tests.doubles import npm
 from tests.doubles.services import missing
 
-CHROMIUM, AXE = "@sparticuz/chromium@138.0.2", "axe-core@4.14.1"
+CHROMIUM, AXE = "@sparticuz/chromium@143.0.4", "axe-core@4.14.1"
 FOLDER = Path(os.environ.get("CORRAL_TEST_BROWSER_DIR") or Path(tempfile.gettempdir()) / "corral-test-browser")
 PACKED = FOLDER / "node_modules" / "@sparticuz" / "chromium" / "bin"
 AXE_SCRIPT = FOLDER / "node_modules" / "axe-core" / "axe.min.js"

@@ -26,15 +26,14 @@ class _End:
     def __init__(self, store: Store, api: str) -> None:
         self._store, self._api = store, api
 
-    async def look(self) -> tuple[int, list[bytes]]:
+    async def look(self) -> list[bytes]:
         if self._store.away:
             raise BrokerDown("away")
         self._store.watched = True
-        others = [word for api, word in self._store.told.items() if api != self._api]
-        return 1, others
+        return [word for api, word in self._store.told.items() if api != self._api]
 
-    async def wanted(self) -> bool:
-        return self._store.watched
+    async def watched(self) -> tuple[bool, int]:
+        return self._store.watched, 2
 
     async def tell(self, word: bytes) -> None:
         self._store.told[self._api] = word

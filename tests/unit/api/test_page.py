@@ -16,7 +16,10 @@ BROWSER = """
 const assert = require("node:assert");
 const nodes = {}, kept = {}, asked = [], ticks = [];
 let now = 1e12, status = 401, submit;
-const made = () => ({ hidden: true, value: "", textContent: "", focus() {}, addEventListener(what, f) { if (what === "submit") submit = f; } });
+const made = () => ({
+  hidden: true, value: "", textContent: "", focus() {},
+  addEventListener(what, f) { if (what === "submit") submit = f; },
+});
 const node = (id) => nodes[id] ??= made();
 globalThis.document = { getElementById: node, body: { classList: { toggle() {}, add() {} } } };
 globalThis.sessionStorage = { getItem: (name) => kept[name], setItem: (name, value) => { kept[name] = value; } };

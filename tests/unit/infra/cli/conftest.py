@@ -31,7 +31,7 @@ class FixedApi:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 api.keys.append(self.headers["x-api-key"])
-                status, body = api.answers.get(self.path, (404, {}))
+                status, body = api.answers.get(self.path.partition("?")[0], (404, {}))
                 raw = body if isinstance(body, bytes) else json.dumps(body).encode()
                 self.send_response(status)
                 self.send_header("content-length", str(len(raw)))

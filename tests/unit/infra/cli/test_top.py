@@ -5,11 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from infra.cli import top
-from infra.cli.gateway import Ended, Running, Status, Worker
-from infra.errors import ConfigError
+from infra.cli import top, top_requests
+from infra.cli.gateway import Ended, Lost, Running, Slot, Status, Worker
+from tests.unit.infra.cli.conftest import FixedApi
 
 pytestmark = pytest.mark.unit
+SLOTS = (Slot(slot=0, busy=True, tokens=9), Slot(slot=1, conversation="c", tokens=1000))
 MS = st.none() | st.integers(0, 10**6)
 
 
@@ -22,7 +23,7 @@ def printed(found: Status) -> list[str]:
 
 def test_running_and_recent_requests_are_shown_with_where_their_time_went() -> None:
     found = Status(
-        workers=(Worker(name="w1", state="ready"),),
+        workers=(Worker(name="w1", state="ready", context_tokens=9000, slots=SLOTS),),
         running=(
             Running(agent="waiter", worker="w1", took_ms=2500),
             Running(agent="reader", worker="w1", slot=1, queue_ms=3, prompt_tokens=1000, cached_tokens=250, took_ms=40),
@@ -31,17 +32,20 @@ def test_running_and_recent_requests_are_shown_with_where_their_time_went() -> N
         recent=(
             Ended(
                 agent="done", worker="w1", outcome="done", stop_reason="end_turn", took_ms=2400, queue_ms=600,
-                prefill_ms=600, decode_ms=1000, first_ms=1250, prompt_tokens=100, cached_tokens=100, output_tokens=7,
-                miss="first_turn",
+                prefill_ms=600, decode_ms=1000, first_ms=1250, eta_ms=900, prompt_tokens=100,
+                cached_tokens=100, output_tokens=7, miss="first_turn",
             ),
             Ended(agent="refused", outcome="failed", reason="queue_full", took_ms=1200),
         ),
     )  # fmt: skip
     lines = printed(found)
+    assert lines[0] == "1 ready running 0/2 waiting 0 tokens/s 20 reuse 100 % first token 1.2 s"
+    assert f"w1/0 writer answers ▒{'·' * 23} 49 9000" in lines
+    assert f"w1/1 reader idle █▒▒{'·' * 21} 1000 9000" in lines
     assert "waiter w1 waits 2.5 s" in lines
     assert "reader w1/1 prefills 1000 25 % 40 ms" in lines
     assert "writer w1/0 answers 9 0 % 40 19.5 20 ms" in lines
-    assert "done end turn ░░░░░░▒▒▒▒▒▒██████████·· 1.2 s 2.4 s 100 100 % 7 first turn" in lines
+    assert "done end turn ░░░░░░▒▒▒▒▒▒██████████·· 1.2 s 2.4 s 900 ms 600 ms 100 100 % 7 first turn" in lines
     assert "refused queue full ············ 1.2 s" in lines
 
 
@@ -49,14 +53,14 @@ def test_a_long_name_and_a_very_long_request_leave_the_others_readable() -> None
     times = {"name-of-an-agent-that-is-far-too-long": 90_000, "a": 1000, "b": 1000}
     recent = tuple(Ended(agent=agent, stop_reason="end_turn", took_ms=ms) for agent, ms in times.items())
     lines = printed(Status(workers=(Worker(name="w1", state="ready"),), recent=recent))
-    assert f"name-of-an-agent-that-i… end turn {'·' * top.WIDTH} 90.0 s" in lines
+    assert f"name-of-an-agent-that-i… end turn {'·' * top_requests.WIDTH} 90.0 s" in lines
     assert "a end turn ····· 1.0 s" in lines
 
 
 def test_where_the_time_of_a_left_answer_went_is_told_by_its_first_token() -> None:
-    assert top.stages(Ended(took_ms=900, queue_ms=100, first_ms=400)) == (100, 300, 500)
-    assert top.stages(Ended(took_ms=900, queue_ms=100)) == (100, 800, 0)
-    assert top.stages(Ended(took_ms=900)) == (0, 0, 0)
+    assert top_requests.stages(Ended(took_ms=900, queue_ms=100, first_ms=400)) == (100, 300, 500)
+    assert top_requests.stages(Ended(took_ms=900, queue_ms=100)) == (100, 800, 0)
+    assert top_requests.stages(Ended(took_ms=900)) == (0, 0, 0)
 
 
 @given(st.tuples(MS, MS, MS), st.integers(0, 10**6), st.integers(0, 10**6))
@@ -64,9 +68,19 @@ def test_a_bar_is_as_long_as_its_request_took(parts: tuple[int | None, ...], too
     queue_ms, prefill_ms, decode_ms = parts
     one = Ended(took_ms=took, queue_ms=queue_ms, prefill_ms=prefill_ms, decode_ms=decode_ms)
     longest = took + more
-    assert len(top.bar(one, longest)) == (round(top.WIDTH * took / longest) if longest else 0)
+    assert len(top_requests.bar(one, longest)) == (round(top_requests.WIDTH * took / longest) if longest else 0)
 
 
-def test_off_a_terminal_it_says_what_to_use() -> None:
-    with pytest.raises(ConfigError, match="needs a terminal; use `corral status --watch`"):
-        top.top()
+def test_a_worker_that_is_not_ready_comes_before_all_else() -> None:
+    lost = Lost(name="w2", queued=(0, 2), running=1)
+    lines = printed(Status(workers=(Worker(name="w1", state="sick"),), lost=(lost,)))
+    assert lines[0].startswith("no worker is ready")
+    assert lines[3:5] == ["w1 sick - 0/0 0 - -", "w2 gone 3 of its requests are left - - - -"]
+
+
+def test_off_a_terminal_it_shows_all_once_and_plain(fixed_api: FixedApi, capsys: pytest.CaptureFixture[str]) -> None:
+    top.top(url=fixed_api.url)
+    text = capsys.readouterr().out
+    assert "1 ready  running" in text
+    assert "reviewer" in text
+    assert "\x1b" not in text
