@@ -104,13 +104,13 @@ function workerCard(worker, running) {
     el("header", {}, el("h3", {}, worker.name), el("p", { class: `pill ${KIND_OF[worker.state] || "soon"}` }, worker.state)),
     el("p", {}, worker.reason || worker.model || "no model yet"),
     el("ul", { class: "slots", "aria-label": `Slots of ${worker.name}` }, ...worker.slots.map((slot) => slotRow(worker, slot, running))),
-    el("p", { class: "foot" }, more.filter(Boolean).join(" · ")));
+    el("ul", { class: "foot", "aria-label": `Figures of ${worker.name}` }, ...more.filter(Boolean).map((one) => el("li", {}, one))));
 }
 
 function lostCard(lost) {
   const left = lost.running + sum(lost.queued);
   return el("article", { class: "card lost" }, el("header", {}, el("h3", {}, lost.name), el("p", { class: "pill bad" }, "gone")),
-    el("p", {}, `${plural(left, "request")} of its go to another worker, or wait until one comes.`));
+    el("p", {}, `${whole.format(left)} of its requests ${left === 1 ? "goes" : "go"} to another worker, or ${left === 1 ? "waits" : "wait"} until one comes.`));
 }
 
 function levelsOf(name, queued) {
@@ -218,7 +218,9 @@ function headline(state) {
 }
 
 function draw(state) {
-  const workers = [...state.workers.map((worker) => workerCard(worker, state.running)), ...state.lost.map(lostCard)];
+  const bad = state.workers.filter((worker) => KIND_OF[worker.state] === "bad"); // first: they want somebody
+  const well = state.workers.filter((worker) => !bad.includes(worker));
+  const workers = [...state.lost.map(lostCard), ...[...bad, ...well].map((worker) => workerCard(worker, state.running))];
   const lines = [...state.workers, ...state.lost].filter((worker) => sum(worker.queued));
   $("totals").replaceChildren(...totals(state));
   $("workers").replaceChildren(...(workers.length ? workers : [quiet("No worker is here. Start one with `corral worker`.")]));

@@ -59,6 +59,7 @@ def test_all_numbers_of_a_request_are_those_of_its_log_line(cluster: Cluster) ->
     for part, field in (("prompt", "prompt_tokens"), ("cached", "cached_tokens"), ("output", "output_tokens")):
         assert grown("tokens_total", **where, part=part) == line[field]
     assert grown("cache_sources_total", worker="w1", source=line["source"]) == 1
+    assert grown("placements_total", worker="w1") == 1
     assert line["first_ms"] <= line["took_ms"]
     assert grown("retries_total") == grown("continued_answers_total") == 0
 
@@ -82,6 +83,13 @@ def test_the_cluster_is_shown_as_it_stands(cluster: Cluster) -> None:
     with occupied(cluster, 1), waiting(cluster):
         wait_for(lambda: value(scraped(cluster), "queue_jobs", worker="w1") == 1, "a job in its line")
         assert value(scraped(cluster), "running_jobs", worker="w1") == 1
+
+
+def test_a_slot_that_changes_hands_is_counted_without_a_port_of_the_workers_own(cluster: Cluster) -> None:
+    before = value(scraped(cluster), "worker_evictions_total", worker="w1")
+    for agent in ("one", "another"):
+        cluster.messages("say 3 words", headers={"x-agent-id": agent})
+    wait_for(lambda: value(scraped(cluster), "worker_evictions_total", worker="w1") >= before + 1, "an eviction")
 
 
 def test_labels_are_few_and_name_no_agent(cluster: Cluster) -> None:

@@ -191,6 +191,6 @@ def test_a_worker_that_dies_with_requests_is_told(tmp_path: Path, browser: Brows
         expect(tab.page.get_by_role("status")).to_have_text("1 worker ready")
         cluster.kill_worker("w1")
         expect(tab.page.get_by_role("status")).to_have_text("no worker is ready")
-        expect(tab.page.locator("#workers .lost")).to_contain_text("2 requests of its")
+        expect(tab.page.locator("#workers .lost")).to_contain_text("2 of its requests go to another worker")
         expect(tab.page.locator("#queues h3")).to_have_text("w1: 2 requests")
         assert violations(tab.page) == []

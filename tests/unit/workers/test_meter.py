@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.contract import Rates
+from scheduler.contract import Rates, Tallies
 from scheduler.policy.swap import Speeds
 from workers.meter import BURST_S, LEAST_PREFILL_TOKENS, Meter, WriteBudget
 
@@ -36,6 +36,14 @@ def test_what_an_earlier_start_measured_holds_until_it_is_measured_anew() -> Non
     speeds = meter.speeds
     assert speeds is not None
     assert 1000 < speeds.prefill_tokens_per_s < 2000
+
+
+def test_drafts_are_added_up_for_the_lease() -> None:
+    meter = Meter()
+    meter.drafted(12, 5)
+    meter.drafted(0, 0)
+    meter.drafted(8, 8)
+    assert meter.tallies(evictions=3) == Tallies(evictions=3, drafted_tokens=20, accepted_tokens=13)
 
 
 def test_a_short_prefill_measures_the_overhead_and_is_left_out() -> None:

@@ -16,10 +16,12 @@ from scheduler.policy.placement import (
     Candidate,
     Home,
     Known,
+    Reason,
     candidates,
     choose,
     cost_ms,
     only,
+    why,
 )
 from tests.unit.scheduler.policy.placement_time import measure
 from tests.unit.scheduler.policy.sites import (
@@ -42,6 +44,25 @@ MARGIN_MS = 1000.0
 MOST_QUEUED = 64
 LATELY = Home("w1", 20_000, NOW_MS - 1000)
 IDLE = Load()
+
+
+def at(worker: str, *, home: bool = False) -> Candidate:
+    return Candidate(worker, slots=4, is_home=home)
+
+
+@pytest.mark.parametrize(
+    ("found", "worker", "reason"),
+    [
+        ([at("w1", home=True), at("w2")], "w1", Reason.HOME),
+        ([at("w1", home=True)], "w1", Reason.HOME),
+        ([at("w1", home=True), at("w2")], "w2", Reason.SOONER),
+        ([at("w1"), at("w2")], "w1", Reason.FIRST),
+        ([at("w1"), at("w2")], "w2", Reason.SPREAD),
+        ([at("w1")], "w1", Reason.ONLY),
+    ],
+)
+def test_it_can_be_told_why_a_worker_took_a_request(found: list[Candidate], worker: str, reason: Reason) -> None:
+    assert why(found, worker) is reason
 
 
 def taken(found: tuple[Candidate, ...], job: Known, **at: Load) -> str:

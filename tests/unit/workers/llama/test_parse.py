@@ -58,6 +58,13 @@ def test_a_plain_answer() -> None:
     assert end == End(StopReason.END_TURN, None, 20, 3, 2, prefill_ms=2, decode_ms=2)
 
 
+def test_what_was_drafted_and_what_of_it_was_right() -> None:
+    last = usage(9)
+    last["timings"] |= {"draft_n": 12, "draft_n_accepted": 5}
+    _, end = answer(progress(), said(content="Yes"), said("stop"), last)
+    assert (end.drafted_tokens, end.accepted_tokens) == (12, 5)
+
+
 def test_a_tool_call_is_one_delta_at_the_end() -> None:
     events, end = answer(progress(), said(content="Look:"), call('{"a"'), call(": 1}"), said("tool_calls"), usage(9))
 
