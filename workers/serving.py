@@ -71,6 +71,7 @@ class Serving:
         self._budget = WriteBudget(settings.store_write_bytes_per_s)
         self._client: EngineClient | None = None
         self.pulse = Pulse()
+        self.silence = ""  # words, while its engine is silent for longer than it should be
         self._garbled = 0  # answers in a row
         self._props: EngineProps | None = None
         self.engine = EngineProcess(settings, engine, model, profile, self._engine_changed)
@@ -158,7 +159,7 @@ class Serving:
             name=self.name,
             incarnation=incarnation,
             state=self._state(),
-            reason=self.why_aside or self.engine.reason,
+            reason=self.why_aside or self.engine.reason or self.silence,
             model=self.model_name,
             model_hash=self.model_hash,
             context_tokens=self.context_tokens,

@@ -44,7 +44,7 @@ class Watchdog:
         self, serving: Serving, hang_s: float, longest_s: float, clock: Callable[[], float] = monotonic
     ) -> None:
         """`hang_s` of silence are worth a look; an engine that computes is believed for `longest_s`."""
-        self._serving = serving
+        self.serving = serving
         self._hang_s = hang_s
         self._longest_s = longest_s
         self._clock = clock
@@ -52,28 +52,30 @@ class Watchdog:
 
     def look(self) -> None:
         """One look, when one is due."""
-        silent_s = self._serving.pulse.silent_s()
-        if not suspicious(silent_s, self._serving.rates.prefill_tokens_per_s, self._hang_s):
+        silent_s = self.serving.pulse.silent_s()
+        if not suspicious(silent_s, self.serving.rates.prefill_tokens_per_s, self._hang_s):
             self._first = None
+            self.serving.silence = ""
         elif self._first is None:
             self._first = self._sight()
-            log.warning("engine_silent", worker=self._serving.name, silent_s=round(silent_s, 1))
+            self.serving.silence = "its engine owes tokens and says nothing; it is looked at"
+            log.warning("engine_silent", worker=self.serving.name, silent_s=round(silent_s, 1))
         elif self._clock() - self._first.at_s >= APART_S:
             self._judge(self._first, self._sight(), silent_s)
 
     def _judge(self, first: Sight, now: Sight, silent_s: float) -> None:
         self._first = now
-        if now.pid != first.pid or not now.pid or not self._serving.pulse.silent_s():
+        if now.pid != first.pid or not now.pid or not self.serving.pulse.silent_s():
             return
         loop = _loop(first.working, now.working)
         if loop is Loop.MOVES:
-            self._serving.pulse.seen_alive()
+            self.serving.pulse.seen_alive()
         share = (now.processor_s - first.processor_s) / max(now.at_s - first.at_s, APART_S)
         if hangs(Look(silent_s, loop, share), self._longest_s):
-            self._serving.engine.condemn(f"it made no progress for {silent_s:.0f} s and was restarted")
+            self.serving.engine.condemn(f"it made no progress for {silent_s:.0f} s and was restarted")
 
     def _sight(self) -> Sight:
-        engine = self._serving.engine
+        engine = self.serving.engine
         return Sight(self._clock(), engine.pid, working_slots(engine), processor_s(engine.pid))
 
 

@@ -98,11 +98,12 @@ function slotRow(worker, slot, running) {
 function workerCard(worker, running) {
   const busy = sum(worker.slots, (slot) => (slot.busy ? 1 : 0));
   const speeds = `${tokens(Math.round(worker.rates.prefill_tokens_per_s))} prefill, ${tokens(Math.round(worker.rates.decode_tokens_per_s))} decode tokens/s`;
+  const kind = worker.state === "ready" && worker.reason ? "soon" : KIND_OF[worker.state] || "soon"; // silent, but not given up yet
   const drafts = worker.tallies && worker.tallies.drafted_tokens ? `drafts right: ${percent(worker.tallies.accepted_tokens, worker.tallies.drafted_tokens)}` : "";
   const more = [`${busy} of ${plural(worker.slots.length, "slot")} busy`, worker.state === "ready" ? speeds : "", worker.engine_bytes ? `engine ${bytes(worker.engine_bytes)}` : "", drafts];
   return el("article", { class: "card" },
-    el("header", {}, el("h3", {}, worker.name), el("p", { class: `pill ${KIND_OF[worker.state] || "soon"}` }, worker.state)),
-    el("p", {}, worker.reason || worker.model || "no model yet"),
+    el("header", {}, el("h3", {}, worker.name), el("p", { class: `pill ${kind}` }, worker.state)),
+    el("p", {}, worker.model || "no model yet"), worker.reason ? el("p", { class: "why" }, worker.reason) : null,
     el("ul", { class: "slots", "aria-label": `Slots of ${worker.name}` }, ...worker.slots.map((slot) => slotRow(worker, slot, running))),
     el("ul", { class: "foot", "aria-label": `Figures of ${worker.name}` }, ...more.filter(Boolean).map((one) => el("li", {}, one))));
 }

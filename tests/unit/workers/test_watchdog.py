@@ -44,7 +44,7 @@ def watched(engine: Engine, monkeypatch: pytest.MonkeyPatch, *, works: bool = Tr
     pulse = Pulse(lambda: engine.now_s)
     if works:
         pulse.begin()
-    serving = SimpleNamespace(name="w1", pulse=pulse, rates=Rates(), engine=engine)
+    serving = SimpleNamespace(name="w1", pulse=pulse, rates=Rates(), engine=engine, silence="")
     return Watchdog(cast(Serving, serving), 30, 600, lambda: engine.now_s), pulse
 
 
@@ -82,10 +82,13 @@ def test_an_engine_for_which_something_speaks_is_left_alone(sights: Any, monkeyp
 def test_a_sign_of_life_ends_the_suspicion(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = Engine([(None, 0.0)])
     watchdog, pulse = watched(engine, monkeypatch)
-    pass_by(watchdog, engine, 31)
+    pass_by(watchdog, engine, 29)
+    assert watchdog.serving.silence == ""
+    pass_by(watchdog, engine, 2)
+    assert "says nothing" in watchdog.serving.silence, "status tells it before anything is done"
     pulse.beat()
     pass_by(watchdog, engine, 29)
-    assert engine.condemned == []
+    assert (engine.condemned, watchdog.serving.silence) == ([], "")
 
 
 def test_an_engine_that_works_for_nobody_is_never_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
