@@ -6,7 +6,6 @@ Never: keeps whoever looks waiting: they see what was heard last.
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import asdict
 from time import monotonic
 from typing import Any
 
@@ -36,7 +35,8 @@ class Others:
         self._looked_s = self._clock()
         told = [(self._name, self.own.requests()), *self._heard]
         apis, silent = sorted({name for name, _ in told}), max(0, self._others - len(self._heard))
-        return {"apis": apis, "apis_silent": silent, **asdict(together(told))}
+        all_of_them = together(told)
+        return {"apis": apis, "apis_silent": silent, "running": all_of_them.running, "recent": all_of_them.recent}
 
     async def run(self) -> None:
         """Listen and tell until cancelled."""
@@ -50,13 +50,17 @@ class Others:
     async def turn(self) -> None:
         """Hear the others if somebody looks here, and tell them if somebody looks anywhere. Raises BrokerDown."""
         if self._clock() - self._looked_s < LOOKS_S:
-            self._heard = [_read(word) for word in await self._ledgers.look()]
+            self._heard = [told for word in await self._ledgers.look() if (told := _read(word)) is not None]
         watched, processes = await self._ledgers.watched()
         self._others = processes - 1
         if watched:
-            await self._ledgers.tell(orjson.dumps([self._name, asdict(self.own.requests())]))
+            await self._ledgers.tell(orjson.dumps([self._name, self.own.requests()]))
 
 
-def _read(word: bytes) -> tuple[str, Requests]:
-    name, requests = orjson.loads(word)
-    return name, Requests(**requests)
+def _read(word: bytes) -> tuple[str, Requests] | None:
+    """What a process has told; None when it is of a version that tells other things."""
+    try:
+        name, requests = orjson.loads(word)
+        return str(name), Requests(requests["running"], requests["recent"])
+    except (ValueError, TypeError, KeyError):
+        return None

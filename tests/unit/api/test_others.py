@@ -1,5 +1,6 @@
 """The requests of several API processes, seen from one of them."""
 
+import asyncio
 from typing import Any, cast
 
 import pytest
@@ -86,3 +87,36 @@ async def test_one_that_has_told_nothing_is_counted() -> None:
     others.look()
     await others.turn()
     assert (others.look()["apis"], others.look()["apis_silent"]) == (["a"], 1)
+
+
+@pytest.mark.parametrize("word", [b"{", b"[1]", b'["b", {"running": []}]', b'["b", 7]'])
+async def test_a_word_of_another_version_is_passed_over(word: bytes) -> None:
+    store = Store()
+    store.told["b"] = word
+    others = Others(store.of("a"), "a")
+    others.look()
+    await others.turn()
+    assert others.look()["apis"] == ["a"]
+
+
+async def test_a_broker_that_is_away_leaves_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, turned = Store(), asyncio.Event()
+    others = Others(store.of("a"), "a")
+    others.own.began("1", Answering("mine", 10))
+    store.told["b"] = b'["b", {"running": [{"took_ms": 1}], "recent": []}]'
+    others.look()
+    await others.turn()
+    assert others.look()["apis"] == ["a", "b"]
+    store.away = True
+
+    async def sleep(_: float) -> None:
+        turned.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    running = asyncio.create_task(others.run())
+    await turned.wait()
+    assert others.look()["apis"] == ["a"]
+    assert agents(others.look()["running"]) == [("mine", "a")]
+    running.cancel()
+    await asyncio.wait([running])
