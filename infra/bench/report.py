@@ -33,6 +33,12 @@ def spread_ms(seconds: Sequence[float]) -> Figures:
     return {name: round(value * 1000, 2) for name, value in figures.items()}
 
 
+def spread(found: Sequence[float]) -> str:
+    """[median, least, most] in few characters."""
+    middle, least, most = map(_number, found)
+    return middle if least == most else f"{middle} ({least}-{most})"
+
+
 def command_line(module: str) -> str:
     """The command that was given, as one could give it again."""
     return shlex.join(["python", "-m", module, *sys.argv[1:]])
@@ -58,3 +64,10 @@ def _written(value: Any) -> str:
     if isinstance(value, dict):
         return "  ".join(f"{key} {_written(item)}" for key, item in value.items())
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _number(value: float) -> str:
+    """Four figures are enough for a table; the JSON has all."""
+    if value >= 10_000:
+        return f"{value / 1000:.1f}k"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
