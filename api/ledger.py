@@ -1,12 +1,14 @@
 """What this process answers now, and what it answered lately.
 
-Owns: the records of running requests and the fields of the last ones that ended.
+Owns: the records of running requests and the fields of the last ones that ended; and who listens to their shapes.
 Never: a word of a prompt or an answer; the cluster (`scheduler.membership`); what other processes answer.
 """
 
 from collections import deque
 from collections.abc import Mapping
 from typing import Any, Protocol
+
+from api.shapes import Shapes
 
 MOST_RECENT = 60
 
@@ -24,6 +26,7 @@ class Ledger:
         self._running: dict[str, Running] = {}
         self._recent: deque[Mapping[str, Any]] = deque(maxlen=MOST_RECENT)
         self._number = 0
+        self.shapes = Shapes()
 
     def began(self, request_id: str, record: Running) -> None:
         self._running[request_id] = record

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from infra.bench import compare, report
@@ -41,7 +40,6 @@ ROWS = {
 }
 COMPARED = ("first_ttft_p50_ms", "later_ttft_p50_ms", "later_ttft_p90_ms", "prefilled", "later_prefilled", "wall_s")
 TOTALS = {"requests": "requests of all rounds", "failed": "  of these failed"}
-WIDTH = 132
 
 
 def show(about: str, runs: Mapping[str, Sequence[Figures]]) -> None:
@@ -58,7 +56,7 @@ def show(about: str, runs: Mapping[str, Sequence[Figures]]) -> None:
             table.add_row(words, *(report.spread(arm[row]) if row in arm else "" for arm in found.values()))
     for row, words in TOTALS.items():
         table.add_row(words, *(str(total(rounds, row)) for rounds in runs.values()))
-    Console(width=WIDTH).print(table)
+    report.paper().print(table)
     compare.show_ratios(runs, {row: ROWS[row] for row in COMPARED})
 
 

@@ -51,7 +51,9 @@ class Shape:
     def life(self) -> str:
         """In words."""
         words = f"{self.agents} agents, {self.turns} turns, {self.words[0]}-{self.words[1]} new words each"
-        return f"{words}, pauses of {self.gap_s:g} s, {self.subagents} subagents, {self.sides} side calls a turn"
+        words += f", pauses of {self.gap_s:g} s"
+        words += f", {self.subagents} subagents" if self.subagents else ""
+        return words + (f", {self.sides} side calls a turn" if self.sides else "")
 
     @property
     def requests(self) -> int:

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from infra.bench import progress, report
@@ -18,8 +17,8 @@ from infra.bench.progress import Told
 from infra.bench.report import Figures
 from infra.errors import EngineError
 
-WIDTH = 132
 FAILED = "failed"
+NO_RATIO = ("_tokens", "_pct")  # they say that the work was the same
 
 Runs = Mapping[str, Sequence[Figures]]
 Round = Callable[[int, Told], Awaitable[Figures]]
@@ -38,7 +37,7 @@ async def in_turn(arms: Mapping[str, Round], rounds: int, requests: int) -> dict
 def ratios(runs: Runs) -> dict[str, dict[str, list[float]]]:
     """arm -> figure -> [median, least, most] of its rounds' values over those of the first arm in the same round.
 
-    The first arm, words, counts of failures and rounds where either value is missing or 0 are left out.
+    The first arm, words, what only tells how much was done, and rounds where either value is missing or 0 are left out.
     """
     (_, base), *others = runs.items()
     found = {}
@@ -54,7 +53,7 @@ def ratios(runs: Runs) -> dict[str, dict[str, list[float]]]:
 
 def show(title: str, runs: Runs, rows: Mapping[str, str]) -> None:
     """The arms' figures as median (least-most) of their rounds, and the ratios, if there is something to compare."""
-    table = Table(title=title, title_justify="left")
+    table = Table()
     table.add_column("", no_wrap=True)
     for name in runs:
         table.add_column(name, justify="right")
@@ -65,7 +64,9 @@ def show(title: str, runs: Runs, rows: Mapping[str, str]) -> None:
             table.add_row(words, *(report.spread(found) if found else "-" for found in spreads))
     failed = [sum(run[FAILED] for run in rounds) for rounds in runs.values()]
     table.add_row("failed requests, all rounds", *map(str, failed))
-    Console(width=WIDTH).print(table)
+    paper = report.paper()
+    paper.print(title, style="bold", markup=False)
+    paper.print(table)
     show_ratios(runs, rows)
 
 
@@ -74,8 +75,7 @@ def show_ratios(runs: Runs, rows: Mapping[str, str]) -> None:
     if len(runs) < 2:
         return
     first, found = next(iter(runs)), ratios(runs)
-    rounds = len(runs[first])
-    table = Table(title=f"Ratio to {first}, of {rounds} rounds: median (least-most)", title_justify="left")
+    table = Table()
     table.add_column("", no_wrap=True)
     for name in found:
         table.add_column(name, justify="right")
@@ -83,7 +83,10 @@ def show_ratios(runs: Runs, rows: Mapping[str, str]) -> None:
         if any(figure in of_arm for of_arm in found.values()):
             cells = (report.spread(of_arm[figure]) if figure in of_arm else "-" for of_arm in found.values())
             table.add_row(words.removesuffix(", ms").removesuffix(", s"), *cells)
-    Console(width=WIDTH).print(table)
+    paper = report.paper()
+    words = f"Ratio to {first}, of {len(runs[first])} rounds: median (least-most)"
+    paper.print(words, style="bold", markup=False)
+    paper.print(table)
 
 
 def as_json(runs: Runs) -> Figures:
@@ -106,7 +109,11 @@ def judge(runs: Runs) -> None:
 
 
 def _comparable(figure: str, one: Figures, other: Figures) -> bool:
-    return figure != FAILED and all(_number(run.get(figure)) and run[figure] for run in (one, other))
+    return (
+        figure != FAILED
+        and not figure.endswith(NO_RATIO)
+        and all(_number(run.get(figure)) and run[figure] for run in (one, other))
+    )
 
 
 def _number(value: Any) -> bool:

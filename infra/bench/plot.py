@@ -21,9 +21,8 @@ INK, FAINT, PAPER = "#22272e", "#8a929c", "#ffffff"
 WIDTH_IN, HEIGHT_IN, DOTS_PER_IN = 9.0, 5.2, 160
 LOG_FROM = 12  # times from the least to the most median; beyond it a straight scale flattens the small ones
 NEAR = 0.045  # of the height: labels of lines that end closer than this are moved apart
+LETTER = 0.0105  # of the width: one of a label's
 SECONDS_FROM_MS = 2_000
-
-Medians = Mapping[str, "Line"]
 
 
 class Line:
@@ -78,7 +77,8 @@ def draw(path: Path, runs: Mapping[str, Sequence[Figures]], about: str) -> list[
     look: Any = {"svg.fonttype": "none", "font.family": "sans-serif", "font.size": 10, "text.color": INK}
     with rc_context(look):
         figure = Figure(figsize=(WIDTH_IN, HEIGHT_IN), dpi=DOTS_PER_IN, facecolor=PAPER)
-        axes = figure.add_axes((0.085, 0.13, 0.72, 0.69))
+        room = min(0.4, 0.03 + LETTER * max(map(len, _labels(arms).values())))
+        axes = figure.add_axes((0.085, 0.13, 0.9 - room, 0.71))
         _lines(axes, arms)
         _frame(axes, arms)
         figure.text(0.02, 0.945, "Time to first token, turn by turn", fontsize=15, fontweight="bold")
@@ -105,13 +105,13 @@ def _frame(axes: "Axes", arms: Mapping[str, Line]) -> None:
 
     middles = [ms for arm in arms.values() for ms in arm.middle]
     highest = max(max(arm.high) for arm in arms.values())
-    seconds = highest >= SECONDS_FROM_MS
+    seconds = _in_seconds(arms)
     if max(middles) > LOG_FROM * max(min(middles), 0.1):
         axes.set_yscale("log")
         axes.yaxis.set_minor_formatter(NullFormatter())
     else:
         axes.set_ylim(0, highest * 1.08)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda ms, _: f"{ms / 1000:g} s" if seconds else f"{ms:g} ms"))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda ms, _: _written(ms, seconds)))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.set_xlabel("turn of a main line", color=FAINT, loc="left")
     axes.grid(axis="y", color="#e6e9ed", linewidth=0.8)
@@ -129,9 +129,23 @@ def _names(axes: "Axes", arms: Mapping[str, Line]) -> None:
         name: float(axes.transAxes.inverted().transform(axes.transData.transform((arm.turns[-1], arm.middle[-1])))[1])
         for name, arm in arms.items()
     }
-    numbers = {name: index for index, name in enumerate(arms)}
+    numbers, labels = {name: index for index, name in enumerate(arms)}, _labels(arms)
     lowest = -1.0
     for name in sorted(ends, key=lambda name: ends[name]):
         lowest = max(ends[name], lowest + NEAR)
         colour = COLOURS[numbers[name] % len(COLOURS)]
-        axes.text(1.015, lowest, name, transform=axes.transAxes, color=colour, fontweight="bold", va="center")
+        axes.text(1.015, lowest, labels[name], transform=axes.transAxes, color=colour, fontweight="bold", va="center")
+
+
+def _labels(arms: Mapping[str, Line]) -> dict[str, str]:
+    """Each arm's name and its last median."""
+    seconds = _in_seconds(arms)
+    return {name: f"{name}  {_written(arm.middle[-1], seconds)}" for name, arm in arms.items()}
+
+
+def _in_seconds(arms: Mapping[str, Line]) -> bool:
+    return max(max(arm.high) for arm in arms.values()) >= SECONDS_FROM_MS
+
+
+def _written(ms: float, seconds: bool) -> str:
+    return f"{ms / 1000:.3g} s" if seconds else f"{ms:.3g} ms"

@@ -27,6 +27,7 @@ class TraceReplay:
         self._ended = [asyncio.Event() for _ in trace.requests]
         self._agents = {name: number for number, name in enumerate(dict.fromkeys(r.session for r in trace.requests))}
         self._before = _before(trace)
+        self._first_s = min(request.at_s for request in trace.requests)
         self._turns: list[Turn] = []
 
     async def run(self) -> tuple[list[Turn], float]:
@@ -39,7 +40,7 @@ class TraceReplay:
         for earlier in (request.after, self._before[request.n]):
             if earlier is not None:
                 await self._ended[earlier].wait()
-        pause_s = request.at_s if request.after is None else request.gap_s
+        pause_s = request.at_s - self._first_s if request.after is None else request.gap_s
         await asyncio.sleep(pause_s / self._speed)
         talk = self._writer.talk(request, self._trace.prompts[request.n], self._agents[request.session])
         try:

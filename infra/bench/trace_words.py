@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 
 from infra.bench.agents_house import Counter
 from infra.bench.agents_session import Based, Kind, Reply, Talk, Tools
-from infra.bench.bodies import words
+from infra.bench.bodies import WORDS, even_words
 from infra.bench.trace import Piece, Request, Trace
 
-FEW, MANY = 200, 2_200  # words, to count what one takes
+FEW, MANY = 2 * WORDS, 22 * WORDS  # to count what a word takes; each comes equally often
 TOOL: Tools = [("Tool0", "Run a command.", {"type": "object", "properties": {"value0": {"type": "string"}}})]
 
 
@@ -62,9 +62,13 @@ class Writer:
 
     def talk(self, request: Request, prompt: Sequence[Piece], number: int) -> Talk:
         """The request as a conversation that stands where the recorded one stood."""
+        beginning, first, *others = prompt
         beyond = self.scale.with_tool if request.tools else self.scale.plain
-        base: Based = Beginning(self._words(prompt[0], beyond), TOOL if request.tools else [])
-        said = [self._words(piece, self.scale.message) for piece in prompt[1:]]
+        base: Based = Beginning(self._words(beginning, beyond), TOOL if request.tools else [])
+        # A side call's beginning can be smaller than any that is written here: its first message makes up for it.
+        over = max(0.0, beyond + self.scale.word - beginning[1])
+        said = [self._words(first, self.scale.message + over)]
+        said += [self._words(piece, self.scale.message) for piece in others]
         return Talk(
             kind=request.kind,
             agent=number,
@@ -79,10 +83,10 @@ class Writer:
     def _words(self, piece: Piece, beyond: float) -> str:
         name, tokens = piece
         if (piece, beyond) not in self._written:
-            self._written[piece, beyond] = words(f"{self.text} {name}", self.scale.words(tokens, beyond))
+            self._written[piece, beyond] = even_words(f"{self.text} {name}", self.scale.words(tokens, beyond))
         return self._written[piece, beyond]
 
 
 def _sample(count: int, messages: int, *, tool: bool) -> Talk:
     history = [Reply("go") if number % 2 else "go" for number in range(messages)]
-    return Talk(Kind.MAIN, 0, 0, "sizing", Beginning(words("sizing", count), TOOL if tool else []), 1, history)
+    return Talk(Kind.MAIN, 0, 0, "sizing", Beginning(even_words("sizing", count), TOOL if tool else []), 1, history)
