@@ -20,7 +20,7 @@ Compare = Annotated[
     list[str] | None,
     typer.Option("--compare", metavar="URL URL ...", help=f"Ask these in turn, A B A B, and tell ratios. {FORM}."),
 ]
-More = Annotated[list[str] | None, typer.Argument(metavar="[URL]...", help="More addresses of --compare.")]
+More = Annotated[list[str] | None, typer.Argument(metavar="URL", help="More addresses of --compare.")]
 
 
 def run(main: Callable[..., None]) -> int:
