@@ -21,8 +21,9 @@ INK, FAINT, PAPER = "#22272e", "#8a929c", "#ffffff"
 WIDTH_IN, HEIGHT_IN, DOTS_PER_IN = 9.0, 5.2, 160
 LOG_FROM = 12  # times from the least to the most median; beyond it a straight scale flattens the small ones
 NEAR = 0.045  # of the height: labels of lines that end closer than this are moved apart
-LETTER = 0.0105  # of the width: one of a label's
+LETTER = 0.0092  # of the width: one of a label's
 SECONDS_FROM_MS = 2_000
+MOST_TICKS = 16
 
 
 class Line:
@@ -101,18 +102,23 @@ def _lines(axes: "Axes", arms: Mapping[str, Line]) -> None:
 
 def _frame(axes: "Axes", arms: Mapping[str, Line]) -> None:
     """Scales, grid, and each arm's name at the end of its line."""
-    from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter  # noqa: PLC0415
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator  # noqa: PLC0415
 
     middles = [ms for arm in arms.values() for ms in arm.middle]
     highest = max(max(arm.high) for arm in arms.values())
     seconds = _in_seconds(arms)
     if max(middles) > LOG_FROM * max(min(middles), 0.1):
         axes.set_yscale("log")
-        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_minor_locator(NullLocator())
     else:
         axes.set_ylim(0, highest * 1.08)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda ms, _: _written(ms, seconds)))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    turns = sorted({turn for arm in arms.values() for turn in arm.turns})
+    if len(turns) <= MOST_TICKS:
+        axes.set_xticks(turns)
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("turn of a main line", color=FAINT, loc="left")
     axes.grid(axis="y", color="#e6e9ed", linewidth=0.8)
     axes.set_axisbelow(True)
@@ -148,4 +154,6 @@ def _in_seconds(arms: Mapping[str, Line]) -> bool:
 
 
 def _written(ms: float, seconds: bool) -> str:
-    return f"{ms / 1000:.3g} s" if seconds else f"{ms:.3g} ms"
+    if seconds:
+        return f"{ms / 1000:.3g} s"
+    return f"{ms:.0f} ms" if ms >= 100 else f"{ms:.3g} ms"

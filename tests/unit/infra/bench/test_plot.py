@@ -39,6 +39,14 @@ def test_a_turn_s_times_of_all_rounds_are_one_median_with_the_middle_half() -> N
     assert (found.turns, found.low, found.middle, found.high) == ([1, 2], [1.0, 9.0], [2.0, 9.0], [3.0, 9.0])
 
 
+@pytest.mark.parametrize(
+    ("ms", "words"), [(1040.0, "corral  1040 ms"), (61.44, "corral  61.4 ms"), (2345.0, "corral  2.35 s")]
+)
+def test_the_last_median_stands_beside_its_arm(tmp_path: Path, ms: float, words: str) -> None:
+    (svg,) = plot.draw(tmp_path / "turns.svg", {"corral": [{"first_ms_of_turns": [[ms]]}]}, "about")
+    assert words in " ".join(ElementTree.parse(svg).getroot().itertext())  # noqa: S314  # our own file
+
+
 def test_an_arm_that_never_answered_is_not_drawn(tmp_path: Path) -> None:
     assert plot.draw(tmp_path / "turns", {"a": [{"first_ms_of_turns": []}]}, "about") == []
     assert list(tmp_path.iterdir()) == []
