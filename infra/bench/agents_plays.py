@@ -68,7 +68,8 @@ class Traced:
 
     def play(self, counter: Counter, run_id: str) -> Play:  # noqa: ARG002  # a trace draws nothing
         scale, trace = Scale.of(counter, self.trace), self.trace
-        shape = Shape(trace.sessions, trace.turns, 0, (0, 0), 0.0, 0, 0, 0)
+        subagents, sides = trace.most(Kind.SUBAGENT), trace.most(Kind.SIDE)
+        shape = Shape(trace.sessions, trace.turns, 0, (0, 0), 0.0, subagents, sides, 0)
         about = f"{trace.about}, pauses as recorded" + (f" / {self.speed:g}" if self.speed != 1 else "")
         return Play(
             about, shape, len(trace.requests), lambda _, text: _TracedPart(trace, Writer(scale, text), self.speed)

@@ -93,6 +93,23 @@ class Trace:
         return max(self.numbers) + 1
 
     @cached_property
+    def places(self) -> list[tuple[int, int]]:
+        """For each request the number of its session, and that of its conversation among those of its kind there."""
+        sessions: dict[str, int] = {}
+        seen: dict[tuple[str, Kind], dict[str, int]] = {}
+        found = []
+        for request in self.requests:
+            talks = seen.setdefault((request.session, request.kind), {})
+            number = talks.setdefault(request.conversation, len(talks))
+            found.append((sessions.setdefault(request.session, len(sessions)), number))
+        return found
+
+    def most(self, kind: Kind) -> int:
+        """Conversations of this kind in the session that has the most of them."""
+        pairs = zip(self.requests, self.places, strict=True)
+        return max((number + 1 for request, (_, number) in pairs if request.kind is kind), default=0)
+
+    @cached_property
     def about(self) -> str:
         """In words."""
         kinds = Counter(request.kind.value for request in self.requests)

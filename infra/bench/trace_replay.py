@@ -25,7 +25,6 @@ class TraceReplay:
         self._trace, self._writer, self._speed = trace, writer, speed
         self._side, self._told = side, told
         self._ended = [asyncio.Event() for _ in trace.requests]
-        self._agents = {name: number for number, name in enumerate(dict.fromkeys(r.session for r in trace.requests))}
         self._before = _before(trace)
         self._first_s = min(request.at_s for request in trace.requests)
         self._turns: list[Turn] = []
@@ -42,7 +41,7 @@ class TraceReplay:
                 await self._ended[earlier].wait()
         pause_s = request.at_s - self._first_s if request.after is None else request.gap_s
         await asyncio.sleep(pause_s / self._speed)
-        talk = self._writer.talk(request, self._trace.prompts[request.n], self._agents[request.session])
+        talk = self._writer.talk(request, self._trace.prompts[request.n], self._trace.places[request.n])
         try:
             outcome, _, engine = await self._side.ask(talk)
         finally:

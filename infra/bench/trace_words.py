@@ -60,8 +60,8 @@ class Writer:
     text: str
     _written: dict[tuple[Piece, float], str] = field(default_factory=dict)
 
-    def talk(self, request: Request, prompt: Sequence[Piece], number: int) -> Talk:
-        """The request as a conversation that stands where the recorded one stood."""
+    def talk(self, request: Request, prompt: Sequence[Piece], place: tuple[int, int]) -> Talk:
+        """The request as a conversation that stands where the recorded one stood. `place` is one of `Trace.places`."""
         beginning, first, *others = prompt
         beyond = self.scale.with_tool if request.tools else self.scale.plain
         base: Based = Beginning(self._words(beginning, beyond), TOOL if request.tools else [])
@@ -71,8 +71,8 @@ class Writer:
         said += [self._words(piece, self.scale.message) for piece in others]
         return Talk(
             kind=request.kind,
-            agent=number,
-            number=int(request.conversation[:6], 16),
+            agent=place[0],
+            number=place[1],
             session=f"{self.text}-{request.session}",
             base=base,
             max_tokens=max(1, request.output_tokens),

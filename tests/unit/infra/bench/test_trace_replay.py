@@ -42,7 +42,8 @@ class Listener:
 
 def talks(trace: Trace, text: str = "text") -> list[Talk]:
     writer = Writer(SCALE, text)
-    return [writer.talk(one, prompt, 0) for one, prompt in zip(trace.requests, trace.prompts, strict=True)]
+    rows = zip(trace.requests, trace.prompts, trace.places, strict=True)
+    return [writer.talk(one, prompt, place) for one, prompt, place in rows]
 
 
 def texts(talk: Talk) -> list[str]:
@@ -81,6 +82,21 @@ def test_a_turn_begins_with_the_one_before_it_and_another_agent_with_the_same_ba
     assert texts(alien)[0] != texts(first)[0]
     assert alien.session != first.session
     assert second.session == first.session
+
+
+def test_every_conversation_has_a_place_of_its_own_that_a_fixed_slot_can_be_chosen_by() -> None:
+    helpers = [shape(name * 4, BASE, 2.0, kind="subagent") for name in "de"]
+    other = [shape("ffff", BASE, 2.0, session="ffff"), shape("abab", BASE, 3.0, session="ffff", kind="subagent")]
+    trace = traced(shape("cccc", BASE, 1.0), *helpers, shape("cccc", MORE, 4.0), *other)
+    assert [(talk.kind, talk.agent, talk.number) for talk in talks(trace)] == [
+        (Kind.MAIN, 0, 0),
+        (Kind.SUBAGENT, 0, 0),
+        (Kind.SUBAGENT, 0, 1),
+        (Kind.MAIN, 0, 0),
+        (Kind.MAIN, 1, 0),
+        (Kind.SUBAGENT, 1, 0),
+    ]
+    assert [trace.most(kind) for kind in (Kind.MAIN, Kind.SUBAGENT, Kind.SIDE)] == [1, 2, 0]
 
 
 def test_no_two_arms_share_a_word_order() -> None:
