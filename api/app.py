@@ -25,7 +25,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api import drains, health, messages, metrics, models, ui, why
+from api import drains, health, messages, metrics, models, recording, ui, why
 from api.auth import Keyring
 from api.closing import Closing
 from api.connection import Connection
@@ -80,8 +80,8 @@ def create_app(settings: Settings) -> FastAPI:
     app = FastAPI(title="Corral", lifespan=_lifespan, docs_url=None, redoc_url=None, openapi_url=None)
     app.state.settings, app.state.keys = settings, api_keys
     app.state.bases = [base_of(file, reading_of(settings)) for file in warm_files.read(settings.warm)]
-    for router in (messages.router, models.router, health.router, why.router, drains.router, metrics.router, ui.router):
-        app.include_router(router)
+    for part in (messages, models, health, why, drains, metrics, ui, recording):
+        app.include_router(part.router)
     app.add_exception_handler(CorralError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.add_exception_handler(Exception, _on_bug)

@@ -1,6 +1,6 @@
 """What this process answers now, and what it answered lately.
 
-Owns: the records of running requests and the fields of the last ones that ended.
+Owns: the records of running requests and the fields of the last ones that ended; and who listens to their shapes.
 Never: a word of a prompt or an answer; the cluster (`scheduler.membership`); what other processes answer (`others`).
 """
 
@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Protocol
+
+from api.shapes import Shapes
 
 MOST_RECENT = 60
 
@@ -34,6 +36,7 @@ class Ledger:
         self._clock = clock
         self._running: dict[str, Running] = {}
         self._recent: deque[tuple[float, Mapping[str, Any]]] = deque(maxlen=MOST_RECENT)
+        self.shapes = Shapes()
 
     def began(self, request_id: str, record: Running) -> None:
         self._running[request_id] = record

@@ -55,6 +55,7 @@ class Record:
         write("request", **fields)
         metrics.count(fields, self.answer.counts if self.answer else _nothing)
         self._ledger.ended(self.request_id, fields)
+        self._ledger.shapes.ended(self.call, fields)
         if self.answer is not None:
             stages.end(self.answer.job_id)
 

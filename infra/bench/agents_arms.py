@@ -9,15 +9,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from pydantic import ValidationError
 
 from infra.bench import agents_house
 from infra.bench import house as houses
+from infra.bench.address import Address, check_answers
 from infra.bench.agents_house import Counter
 from infra.bench.agents_replay import Direct, Gateway, Side
-from infra.bench.agents_routing import POLICIES, Pinned, policy
+from infra.bench.agents_routing import POLICIES, Pinned, RoundRobin, policy
 from infra.bench.agents_session import Shape
 from infra.bench.asking import CHAT, MESSAGES
 from infra.bench.house import Engine
@@ -38,7 +39,13 @@ class Opened:
 
 
 Opening = Callable[[Shape], AbstractContextManager[Opened]]
-Sized = Callable[[Shape, int], Shape]  # gives a shape the base of so many tokens
+T = TypeVar("T")
+
+
+class Counted(Protocol):
+    """Does some work that needs to count tokens, with a counter that is there for this only."""
+
+    def __call__(self, work: Callable[[Counter], T]) -> T: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +58,14 @@ class Staff:
     direct_flags: Sequence[str] = field(default=())
 
 
-def started(staff: Staff) -> tuple[dict[str, Opening], Sized]:
-    """All arms, each started when it is opened; and how to size a base, done on a Corral that lives for this only."""
+def started(staff: Staff) -> tuple[dict[str, Opening], Counted]:
+    """All arms, each started when it is opened; and how to count, done on a Corral that lives for this only."""
     commands: list[agents_house.EngineCommand] = []
 
-    def sized(shape: Shape, tokens: int) -> Shape:
+    def counted(work: Callable[[Counter], T]) -> T:
         with _house(staff) as house:
             commands[:] = agents_house.commands_of(house)
-            return Counter(house.url, house.key, MESSAGES).sized(shape, tokens)
+            return work(Counter(house.url, house.key, MESSAGES))
 
     @contextmanager
     def corral(_: Shape) -> Iterator[Opened]:
@@ -72,40 +79,39 @@ def started(staff: Staff) -> tuple[dict[str, Opening], Sized]:
             yield _direct(name, engines, shape)
 
     arms: dict[str, Opening] = {CORRAL: corral}
-    return arms | {name: partial(direct, name) for name in POLICIES}, sized
+    return arms | {name: partial(direct, name) for name in POLICIES}, counted
 
 
-def running(corral: str, key: str, engines: Sequence[Engine]) -> tuple[dict[str, Opening], Sized]:
-    """The arms that run already: a gateway, if `corral` is its address, and `engines`, if any; and how to size a base.
+def running(gateways: Sequence[Address], engines: Sequence[Engine]) -> tuple[dict[str, Opening], Counted]:
+    """The arms that run already: each of `gateways` by its name, and `engines`, if any; and how to count.
 
-    Raises ConfigError when there is nobody to ask, and from sizing when nobody answers at one of the addresses.
+    Raises ConfigError when there is nobody to ask, and from counting when nobody answers at one of the addresses.
     """
     arms: dict[str, Opening] = {}
-    counters: list[Counter] = []
+    counters = [Counter(one.url, one.key, one.path) for one in gateways]
 
     @contextmanager
-    def gateway(_: Shape) -> Iterator[Opened]:
-        yield Opened(Gateway(corral, key), Counter(corral, key, MESSAGES), corral)
+    def gateway(one: Address, _: Shape) -> Iterator[Opened]:
+        side = Gateway(one.url, one.key) if one.path == MESSAGES else Direct([Engine(one.url, one.key)], RoundRobin())
+        yield Opened(side, Counter(one.url, one.key, one.path), one.url)
 
     @contextmanager
     def direct(name: str, shape: Shape) -> Iterator[Opened]:
         yield _direct(name, engines, shape)
 
-    if corral:
-        arms[CORRAL] = gateway
-        counters.append(Counter(corral, key, MESSAGES))
+    arms |= {one.name: partial(gateway, one) for one in gateways}
     if engines:
         arms |= {name: partial(direct, name) for name in POLICIES}
         counters.append(Counter(engines[0].url, engines[0].key, CHAT))
     if not counters:
-        raise ConfigError("give --start, --corral URL or --engines URL,URL")
+        raise ConfigError("give --start, --url URL, --compare URL URL or --engines URL,URL")
 
-    def sized(shape: Shape, tokens: int) -> Shape:
-        for url in filter(None, (corral, *(engine.url for engine in engines))):
-            agents_house.check_answers(url)
-        return counters[0].sized(shape, tokens)
+    def counted(work: Callable[[Counter], T]) -> T:
+        for url in (*(one.url for one in gateways), *(engine.url for engine in engines)):
+            check_answers(url)
+        return work(counters[0])
 
-    return arms, sized
+    return arms, counted
 
 
 def settings(store: str, given: Sequence[str], **own: Any) -> dict[str, Any]:

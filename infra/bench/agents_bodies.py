@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from infra.bench import bodies
-from infra.bench.agents_session import Call, Kind, Reply, Talk
+from infra.bench.agents_session import USUAL_LEVEL, Call, Kind, Reply, Talk
 
 Json = dict[str, Any]
 
@@ -21,6 +21,8 @@ def headers(talk: Talk) -> dict[str, str]:
     who = bodies.session_headers(talk.session)
     if talk.kind is Kind.SUBAGENT:
         who["x-claude-code-agent-id"] = f"bench-{talk.session[:8]}-{talk.number}"
+    if talk.level != USUAL_LEVEL:
+        who["x-priority"] = str(talk.level)
     return who
 
 

@@ -78,6 +78,7 @@ def figures(turns: Sequence[Turn], wall_s: float, bases: Mapping[Kind, int]) -> 
         "shared_minimum": shared,
         "shared_ratio": round(prefilled / max(1, shared), 3),
         "moves": _moves(fine),
+        "first_ms_of_turns": _of_turns([turn for turn in fine if turn.kind is Kind.MAIN]),
         "wall_s": round(wall_s, 1),
         "requests": len(turns),
         "failed": len(turns) - len(fine),
@@ -108,6 +109,12 @@ def _kind_figures(prefix: str, turns: Sequence[Turn]) -> Figures:
         found |= {"later_ttft_p50_ms": _ms(percentile(later, 0.5)), "later_ttft_p90_ms": _ms(percentile(later, 0.9))}
         found |= {"reuse_pct": _reuse_pct(turns), "of_reusable_pct": _of_reusable_pct(turns)}
     return {prefix + name: value for name, value in found.items()}
+
+
+def _of_turns(turns: Sequence[Turn]) -> list[list[float]]:
+    """Times to first token in ms: those of all conversations' first turns, of their second ones, and so on."""
+    count = max((turn.number for turn in turns), default=-1) + 1
+    return [[_ms(turn.outcome.first_s) for turn in turns if turn.number == number] for number in range(count)]
 
 
 def _reuse_pct(turns: Sequence[Turn]) -> float:

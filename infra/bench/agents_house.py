@@ -22,10 +22,10 @@ import psutil
 from infra import guard
 from infra.bench import agents_bodies as bodies
 from infra.bench import house as houses
-from infra.bench.agents_session import Cast, Kind, Shape
+from infra.bench.agents_session import Cast, Kind, Shape, Talk
 from infra.bench.asking import CHAT, MESSAGES
 from infra.bench.house import GRACE_S, POLL_S, READY_LIMIT_S, Engine, House
-from infra.errors import ConfigError, StartError
+from infra.errors import StartError
 
 CORRALS_OWN = ("--slot-save-path",)  # flags with a value
 CHARS_A_TOKEN = 4.0  # a first guess, and all there is where nobody counts
@@ -86,16 +86,6 @@ def plain(arguments: Sequence[str], port: int) -> list[str]:
     return kept
 
 
-def check_answers(url: str) -> None:
-    """Raises ConfigError when nobody answers at this address within 10 s. Any answer will do."""
-    try:
-        httpx.get(url, timeout=10, trust_env=False)
-    except (httpx.UnsupportedProtocol, httpx.InvalidURL):
-        raise ConfigError(f"{url}: must be an address as http://HOST:PORT") from None
-    except httpx.HTTPError as error:
-        raise ConfigError(f"{url}: nobody answers there ({error}); is it started?") from None
-
-
 def slots_of(engine: Engine) -> int:
     """Slots of an engine; 0 when it does not say, as a router before engines does not."""
     try:
@@ -117,6 +107,10 @@ class Counter:
         """Tokens of system and tools, with a first message of one word; 0 when nobody counts them exactly."""
         talk = cast.talk(kind, 0)
         talk.say("go")
+        return self.tokens(talk)
+
+    def tokens(self, talk: Talk) -> int:
+        """Tokens of a conversation as it stands; 0 when nobody counts them exactly."""
         body = bodies.messages_body(talk) if self.path == MESSAGES else bodies.chat_body(talk, 0)
         url = f"{self.url}{self.path}/{COUNTING[self.path]}"
         headers = bodies.headers(talk) | _bearer(self.key)

@@ -7,7 +7,7 @@ Never: starts anything, judges a figure. A failed request is counted and not rep
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import perf_counter
 from typing import Protocol
 
@@ -17,8 +17,7 @@ from infra.bench.agents_routing import ANY_SLOT, Place, Policy
 from infra.bench.agents_session import SUBAGENT_TURNS, Cast, Kind, Reply, Talk
 from infra.bench.asking import CHAT, MESSAGES, Outcome, Target
 from infra.bench.house import Engine
-
-Told = Callable[[], None]
+from infra.bench.progress import Told
 
 
 class Side(Protocol):

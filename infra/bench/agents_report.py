@@ -1,6 +1,6 @@
 """The table and the JSON of a comparison.
 
-Owns: which figures stand in the table, in which words, and how medians with their spread are written.
+Owns: which figures stand in the table, in which words.
 Never: computes a figure.
 """
 
@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
-from infra.bench import report
+from infra.bench import compare, report
 from infra.bench.agents_figures import medians
 from infra.bench.agents_session import Shape
 from infra.bench.report import Figures
@@ -39,26 +38,26 @@ ROWS = {
     "moves": "turns on another engine than before",
     "wall_s": "wall, s",
 }
+COMPARED = ("first_ttft_p50_ms", "later_ttft_p50_ms", "later_ttft_p90_ms", "prefilled", "later_prefilled", "wall_s")
 TOTALS = {"requests": "requests of all rounds", "failed": "  of these failed"}
-WIDTH = 132
 
 
-def show(shape: Shape, runs: Mapping[str, Sequence[Figures]]) -> None:
+def show(about: str, runs: Mapping[str, Sequence[Figures]]) -> None:
     """One column an arm: the median of its rounds, with the least and the most where they differ. Requests are summed,
     so that one that failed in a single round is seen."""
     found = {name: medians(rounds) for name, rounds in runs.items()}
-    life = f"{shape.agents} agents, {shape.turns} turns, {shape.words[0]}-{shape.words[1]} new words each"
-    print(f"{life}, pauses of {shape.gap_s:g} s, {shape.subagents} subagents, {shape.sides} side calls a turn")
+    print(about)
     table = Table()
     table.add_column("", no_wrap=True)
     for name in found:
         table.add_column(name, justify="right")
     for row, words in ROWS.items():
         if any(row in arm for arm in found.values()):
-            table.add_row(words, *(written(arm[row]) if row in arm else "" for arm in found.values()))
+            table.add_row(words, *(report.spread(arm[row]) if row in arm else "" for arm in found.values()))
     for row, words in TOTALS.items():
         table.add_row(words, *(str(total(rounds, row)) for rounds in runs.values()))
-    Console(width=WIDTH).print(table)
+    report.paper().print(table)
+    compare.show_ratios(runs, {row: ROWS[row] for row in COMPARED})
 
 
 def total(rounds: Sequence[Figures], name: str) -> int:
@@ -66,20 +65,8 @@ def total(rounds: Sequence[Figures], name: str) -> int:
     return sum(run[name] for run in rounds)
 
 
-def written(spread: Sequence[float]) -> str:
-    """[median, least, most] in few characters."""
-    middle, least, most = map(_number, spread)
-    return middle if least == most else f"{middle} ({least}-{most})"
-
-
 def save(path: Path | None, command: str, run_id: str, shape: Shape, runs: Mapping[str, Sequence[Figures]]) -> None:
-    """Write every round and the medians to `path`, if one was given."""
+    """Write every round, the medians and the ratios to `path`, if one was given."""
     arms = {name: {"median_least_most": medians(rounds), "rounds": list(rounds)} for name, rounds in runs.items()}
-    report.save(path, command, {"run": run_id, "shape": asdict(shape), "arms": arms})
-
-
-def _number(value: float) -> str:
-    """Four figures are enough for the table; the JSON has all."""
-    if value >= 10_000:
-        return f"{value / 1000:.1f}k"
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+    compared = {name: found for name, found in compare.as_json(runs).items() if name != "arms"}
+    report.save(path, command, {"run": run_id, "shape": asdict(shape), "arms": arms, **compared})

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 from infra.bench.bodies import INTRODUCTION, prose, tool, words
 
@@ -22,6 +22,7 @@ LEAST_TOOL_CHARS, MOST_TOOLS = 1300, 24
 SUBAGENT_BASE, SUBAGENT_TURNS = 0.5, 3  # a subagent's base against the main line's, and how long it lives
 SIDE_CHARS, SIDE_WORDS, SIDE_TOKENS = 300, (30, 90), 8
 LONGEST_GAP = 4  # times the mean; a single long pause must not make the run's length
+USUAL_LEVEL = 5
 
 Tools = list[tuple[str, str, dict[str, Any]]]
 
@@ -47,9 +48,27 @@ class Shape:
     max_tokens: int
 
     @property
+    def life(self) -> str:
+        """In words."""
+        words = f"{self.agents} agents, {self.turns} turns, {self.words[0]}-{self.words[1]} new words each"
+        words += f", pauses of {self.gap_s:g} s"
+        words += f", {self.subagents} subagents" if self.subagents else ""
+        return words + (f", {self.sides} side calls a turn" if self.sides else "")
+
+    @property
     def requests(self) -> int:
         """All requests of an arm."""
         return self.agents * (self.turns * (1 + self.sides) + self.subagents * SUBAGENT_TURNS)
+
+
+class Based(Protocol):
+    """What a conversation begins with."""
+
+    @property
+    def rules(self) -> str: ...
+
+    @property
+    def tools(self) -> Tools: ...
 
 
 @dataclass(frozen=True)
@@ -103,9 +122,10 @@ class Talk:
     agent: int
     number: int
     session: str
-    base: Base
+    base: Based
     max_tokens: int
     history: list[str | Reply] = field(default_factory=list)
+    level: int = USUAL_LEVEL
 
     @property
     def name(self) -> str:

@@ -27,6 +27,7 @@ _VOCABULARY = (
     "model prompt token page web note plan branch commit change review question answer option default long short"
 )
 _WORDS = _VOCABULARY.split()
+WORDS = len(_WORDS)  # that there are
 
 
 @dataclass(frozen=True)
@@ -182,6 +183,12 @@ def prose(seed: str, chars: int) -> str:
 def words(seed: str, count: int) -> str:
     """`count` plain English words."""
     return " ".join(random.Random(seed).choices(_WORDS, k=count))
+
+
+def even_words(seed: str, count: int) -> str:
+    """As `words`, but none comes again before all others came: so texts of one length have about the same tokens."""
+    drawn, rounds = random.Random(seed), -(-count // WORDS)
+    return " ".join([word for _ in range(rounds) for word in drawn.sample(_WORDS, WORDS)][:count])
 
 
 def _said(role: str, *blocks: Json) -> Json:

@@ -1,16 +1,26 @@
 """What every bench does around its own work.
 
-Owns: turning an error of ours into one sentence and an exit code.
+Owns: the options that several share, and turning an error of ours into one sentence and an exit code.
 Never: measures.
 """
 
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated
 
 import typer
 
 from infra.errors import CorralError
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+FORM = "[NAME=]http://HOST:PORT; one that ends in /v1/chat/completions is asked in the OpenAI form"
+
+Compare = Annotated[
+    list[str] | None,
+    typer.Option("--compare", metavar="URL URL ...", help=f"Ask these in turn, A B A B, and tell ratios. {FORM}."),
+]
+More = Annotated[list[str] | None, typer.Argument(metavar="URL", help="More addresses of --compare.")]
 
 
 def run(main: Callable[..., None]) -> int:

@@ -16,11 +16,16 @@ from typing import Self
 from infra.bench.asking import CHAT, MESSAGES, Outcome, Target, side_by_side
 from infra.bench.bodies import Conversation
 from infra.bench.house import House
+from infra.bench.progress import Told
 from infra.bench.report import Figures, spread_ms
 from infra.errors import EngineError
 
 GROWTH = 10  # turns after which a conversation starts over, so that it stays near the size asked for
 PAIRS_A_TURN = 5
+
+
+def _nobody() -> None:
+    """Nobody wants to know how far it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +69,8 @@ class Sides:
         return outcome.slot
 
 
-async def first_token(sides: Sides, pairs: int) -> Figures:
-    """`pairs` times A, then B. Raises EngineError when a request fails.
+async def first_token(sides: Sides, pairs: int, told: Told = _nobody) -> Figures:
+    """`pairs` times A, then B; `told` is called after each. Raises EngineError when a request fails.
 
     A turn that is new is asked once unmeasured, so that both find all but the newest text in the slot.
     """
@@ -78,7 +83,9 @@ async def first_token(sides: Sides, pairs: int) -> Figures:
         if number % PAIRS_A_TURN == 0:
             _fine(await sides.ask_engine(talk, turns, f"request {0:06}", slot))
         ours.append(_fine(await sides.ask_gateway(talk, turns, f"request {2 * number + 1:06}")))
+        told()
         theirs.append(_fine(await sides.ask_engine(talk, turns, f"request {2 * number + 2:06}", slot)))
+        told()
     added = [a.first_s - b.first_s for a, b in zip(ours, theirs, strict=True)]
     whole = [a.whole_s - b.whole_s for a, b in zip(ours, theirs, strict=True)]
     return {
@@ -92,7 +99,7 @@ async def first_token(sides: Sides, pairs: int) -> Figures:
     }
 
 
-async def throughput(sides: Sides, clients: int, requests: int) -> Figures:
+async def throughput(sides: Sides, clients: int, requests: int, told: Told = _nobody) -> Figures:
     """`requests` requests from `clients` clients, A B A B. Raises EngineError when a request fails."""
     talks = [sides.load.conversation(f"client{client}") for client in range(clients)]
     slots = [await sides.warm(talk) for talk in talks]
@@ -102,12 +109,16 @@ async def throughput(sides: Sides, clients: int, requests: int) -> Figures:
     numbers = count(1)
 
     async def ours(client: int, _: int) -> Outcome:
-        return _fine(await sides.ask_gateway(talks[client], 0, f"request {next(numbers):06}"))
+        outcome = _fine(await sides.ask_gateway(talks[client], 0, f"request {next(numbers):06}"))
+        told()
+        return outcome
 
     async def theirs(client: int, _: int) -> Outcome:
         slot = slots[client]
         async with turn_of[slot]:
-            return _fine(await sides.ask_engine(talks[client], 0, f"request {next(numbers):06}", slot))
+            outcome = _fine(await sides.ask_engine(talks[client], 0, f"request {next(numbers):06}", slot))
+        told()
+        return outcome
 
     rates: dict[str, list[float]] = {"gateway": [], "engine": []}
     for _ in range(2):

@@ -1,7 +1,8 @@
 """What Corral adds to its own engine: time, requests per second, broker commands, memory.
 
-    python -m infra.bench.overhead --start --model PATH            starts all it needs, ends it again
-    python -m infra.bench.overhead --corral URL [--engine URL]     measures a Corral that runs
+    corral bench overhead --start --model PATH            starts all it needs, ends it again
+    corral bench overhead --url URL [--engine URL]        measures a Corral that runs, beside its engine
+    corral bench overhead --compare URL URL               whoever runs there, in turn, A B A B
 
 Owns: the command line, which parts are measured, and the report.
 Never: a measurement by itself.
@@ -17,8 +18,9 @@ from typing import Annotated
 import typer
 
 from infra.bench import house as houses
-from infra.bench import report
-from infra.bench.command import run
+from infra.bench import overhead_compare, progress, report
+from infra.bench.address import compared
+from infra.bench.command import DEFAULT_URL, Compare, More, run
 from infra.bench.costs import Broker
 from infra.bench.house import Engine, House
 from infra.bench.latency import Load, Sides, first_token, throughput
@@ -35,9 +37,12 @@ COUNTED_JOBS = 20
 
 
 def main(
+    more: More = None,
     start: Annotated[bool, typer.Option("--start", help="Start a broker, an API and a worker for this run.")] = False,
     model: Annotated[str, typer.Option(help="With --start: a GGUF file, or demo.")] = "demo",
-    corral: Annotated[str, typer.Option(help="A Corral that runs, as http://HOST:PORT.")] = "http://127.0.0.1:8000",
+    url: Annotated[str, typer.Option("--url", "--corral", help="A Corral that runs.")] = DEFAULT_URL,
+    compare_urls: Compare = None,
+    repeat: Annotated[int, typer.Option(min=1, help="With --compare: rounds over all addresses.")] = 4,
     key: Annotated[str, typer.Option(help="Its key, if it wants one.")] = "",
     redis_url: Annotated[str, typer.Option(help="Its broker, to count commands.")] = "",
     engine: Annotated[str, typer.Option(help="Its engine; found by itself on the same machine.")] = "",
@@ -55,24 +60,41 @@ def main(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
 ) -> None:
     """Measure what Corral adds to its own engine."""
-    wanted = _parts(only, start)
     load = Load(secrets.token_hex(4), body_bytes, max_tokens, tuple(stop or ()))
-    command = report.command_line("infra.bench.overhead")
+    command, wanted = report.command_line("infra.bench.overhead"), _parts(only, start)
+    asked = compared(compare_urls, more, key)
     print(f"$ {command}")
     shape = {"slots": slots, "context_tokens": context, "threads": 1}
+    counts = (pairs, clients, requests)
+    if asked:
+        overhead_compare.bench(asked, load, repeat, *counts, command=command, json_file=json_file)
+        return
     figures: Figures = {}
-    if not start:
-        given = Engine(engine, engine_key) if engine else None
-        _measure(houses.running(corral, key, redis_url, given), load, wanted, figures, pairs, clients, requests)
-    elif not set(wanted) <= {"where", "streams"}:
+    if start:
+        _started(model, shape, load, wanted, counts, streams, figures)
+    else:
+        house = houses.running(url, key, redis_url, Engine(engine, engine_key) if engine else None)
+        _measure(house, load, wanted, figures, *counts)
+    report.save(json_file, command, figures)
+
+
+def _started(
+    model: str,
+    shape: dict[str, int],
+    load: Load,
+    wanted: tuple[str, ...],
+    counts: tuple[int, int, int],
+    streams: int,
+    figures: Figures,
+) -> None:
+    if not set(wanted) <= {"where", "streams"}:
         with houses.started(model, **shape) as house:
-            _measure(house, load, wanted, figures, pairs, clients, requests)
+            _measure(house, load, wanted, figures, *counts)
     if "where" in wanted:
         with houses.started(model, **shape, log_level="debug") as house:
-            figures["where"] = _where(house, load, pairs)
+            figures["where"] = _where(house, load, counts[0])
     if "streams" in wanted:
         _measure_streams(model, shape, load, streams, figures)
-    report.save(json_file, command, figures)
 
 
 def _measure_streams(model: str, shape: dict[str, int], load: Load, streams: int, figures: Figures) -> None:
@@ -99,10 +121,12 @@ def _measure(
     async def measure() -> None:
         async with Sides(house, load) as sides:
             if "first" in wanted:
-                figures["first"] = await first_token(sides, pairs)
+                with progress.work("time to first token", 2 * pairs) as told:
+                    figures["first"] = await first_token(sides, pairs, told)
                 report.show("Time to first token, A B A B", [*figures["first"].items()])
             if "rate" in wanted:
-                figures["rate"] = await throughput(sides, clients, requests)
+                with progress.work("requests per second", 4 * requests) as told:
+                    figures["rate"] = await throughput(sides, clients, requests, told)
                 report.show("Requests per second, A B A B", [*figures["rate"].items()])
             if "processor" in wanted:
                 figures["processor"] = await processor_time(sides, LONG_ANSWER_TOKENS)

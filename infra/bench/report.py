@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 Figures = dict[str, Any]
+WIDTH = 132
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -31,6 +32,18 @@ def spread_ms(seconds: Sequence[float]) -> Figures:
     """mean, p50, p95 and p99 of `seconds`, in milliseconds with two decimals."""
     figures = {"mean": fmean(seconds)} | {f"p{n}": percentile(seconds, n / 100) for n in (50, 95, 99)}
     return {name: round(value * 1000, 2) for name, value in figures.items()}
+
+
+def paper() -> Console:
+    """Standard output for wide tables: as wide as a terminal is, and wide enough for all anywhere else."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(width=WIDTH, highlight=False)
+
+
+def spread(found: Sequence[float]) -> str:
+    """[median, least, most] in few characters."""
+    middle, least, most = map(_number, found)
+    return middle if least == most else f"{middle} ({least}-{most})"
 
 
 def command_line(module: str) -> str:
@@ -58,3 +71,10 @@ def _written(value: Any) -> str:
     if isinstance(value, dict):
         return "  ".join(f"{key} {_written(item)}" for key, item in value.items())
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _number(value: float) -> str:
+    """Four figures are enough for a table; the JSON has all."""
+    if value >= 10_000:
+        return f"{value / 1000:.1f}k"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"

@@ -1,13 +1,15 @@
 """What a new agent waits for its first token: on a base that nobody used, and on one that was used or warmed up before.
 
-    python -m infra.bench.warm --start --model PATH --base 20000
+    corral bench warm --start --model PATH --base 20000      starts all it needs, ends it again
+    corral bench warm --url URL --base 20000                 asks whoever runs there
 
 Owns: the command line, the order of the arms (A B C A B C), and the ratios.
 Never: starts a part by itself (`house`). Exit code 1 when a request fails.
 
 `cold` is the first agent on a base; `elsewhere` another new agent on it, on the worker that never saw it; `named` the
 first agent on a base of the setting `warm`. A cold answer also waits until its base is saved for the others: the time
-of its prefill alone stands beside it, and both ratios are told. Each base is new text.
+of its prefill alone stands beside it, and both ratios are told. With --url the arms are those of `warm_url`: what is
+prepared there is not for the bench to say. Each base is new text.
 """
 
 import asyncio
@@ -25,14 +27,15 @@ import typer
 
 from infra.bench import agents_bodies as bodies
 from infra.bench import house as houses
-from infra.bench import report
+from infra.bench import report, warm_url
+from infra.bench.address import address
 from infra.bench.agents_house import Counter
 from infra.bench.agents_session import Cast, Kind, Shape
 from infra.bench.asking import MESSAGES, Outcome, Target
-from infra.bench.command import run
+from infra.bench.command import DEFAULT_URL, run
 from infra.bench.house import House
 from infra.bench.report import Figures
-from infra.errors import ConfigError, EngineError
+from infra.errors import EngineError
 
 WORKERS = 2
 ARMS = ("cold", "elsewhere", "named")
@@ -45,17 +48,25 @@ POLL_S = 0.5
 
 def main(
     start: Annotated[bool, typer.Option("--start", help="Start Corral for this run.")] = False,
-    model: Annotated[str, typer.Option(help="A GGUF file, or demo.")] = "demo",
+    model: Annotated[str, typer.Option(help="With --start: a GGUF file, or demo.")] = "demo",
+    url: Annotated[str, typer.Option("--url", "--corral", help="Who runs, as http://HOST:PORT.")] = DEFAULT_URL,
+    key: Annotated[str, typer.Option(help="Its key, if it wants one.")] = "",
     base: Annotated[int, typer.Option(min=1, help="Tokens of system and tools.")] = 20_000,
     repeat: Annotated[int, typer.Option(min=1, help="Rounds over all arms.")] = 3,
-    slots: Annotated[int, typer.Option(min=1, help="Slots of an engine.")] = 2,
+    slots: Annotated[int, typer.Option(min=1, help="With --start: slots of an engine.")] = 2,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
 ) -> None:
     """Compare first tokens on a cold base with those on a warm one."""
-    if not start:
-        raise ConfigError("give --start")
     command, run_id = report.command_line("infra.bench.warm"), secrets.token_hex(4)
     print(f"$ {command}\nrun {run_id}")
+    if start:
+        figures = _started(model, base, repeat, slots, run_id)
+    else:
+        figures = warm_url.measured(address(url, key), base, repeat, run_id)
+    report.save(json_file, command, {"run": run_id, **figures})
+
+
+def _started(model: str, base: int, repeat: int, slots: int, run_id: str) -> Figures:
     own = {"slots": slots, "context_tokens": base + ROOM_TOKENS, "threads": 1}
     with houses.started(model, **own) as house:
         shape = Counter(house.url, house.key, MESSAGES).sized(Shape(MOST_AGENTS, 1, 0, (60, 60), 0, 0, 0, 8), base)
@@ -67,7 +78,7 @@ def main(
             runs = asyncio.run(_rounds(house, casts["cold"], casts["named"]))
             figures = _figures(runs, _prefills_s(house), warmed)
     report.show(f"First token of a new agent, base {base} tokens, {WORKERS} workers", [*figures.items()])
-    report.save(json_file, command, {"run": run_id, **figures})
+    return figures
 
 
 async def _rounds(house: House, cold: Sequence[Cast], named: Sequence[Cast]) -> dict[str, list[Outcome]]:

@@ -15,9 +15,10 @@ from infra.errors import ConfigError
 
 BENCHES = {
     "overhead": "what Corral adds to its own engine: time to first token, requests a second, commands, memory",
-    "agents": "coding agents against Corral and engines asked directly: how much is prefilled again",
+    "agents": "coding agents, made up or recorded, against Corral and others: how much is prefilled again",
+    "record": "a trace of live agents, without a word of theirs, for `agents --trace`",
     "load": "many clients at once: does every request succeed, and how long does it take",
-    "together": "a few agents at once, through Corral and past it",
+    "four": "four agents at once, side by side and one at a time",
     "warm": "what a new agent waits for its first token, on a base that is new, used or warmed up",
     "fairness": "who gets how much, and who waits, when agents want more than there is",
     "overload": "far more requests than room: who is refused, how soon, and do hints hold",

@@ -7,7 +7,7 @@ import orjson
 import psutil
 import pytest
 
-from infra.bench import agents
+from infra.bench import agents, agents_plays
 from infra.bench.agents_arms import CORRAL, flags, running, settings
 from infra.bench.agents_house import plain
 from infra.bench.agents_routing import POLICIES
@@ -80,22 +80,22 @@ def test_a_failed_request_is_an_error_with_its_arm_and_its_words(
         EngineProcess(tmp_path, empty_model(tmp_path), kind="standin", slots=2, key="k") as engine,
         pytest.raises(EngineError, match=f"^requests failed: 8 of corral; .*{words}"),
     ):
-        agents.main(corral=engine.url, key="wrong", repeat=2, agents=2, turns=2, base=100, gap=0, json_file=file)
+        agents.main(url=engine.url, key="wrong", repeat=2, agents=2, turns=2, base=100, gap=0, json_file=file)
     assert re.search(r"of these failed\W+8\W", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(
     ("option", "words"),
     [
-        ({"corral": "http://127.0.0.1:1"}, "http://127.0.0.1:1: nobody answers there"),
+        ({"url": "http://127.0.0.1:1"}, "http://127.0.0.1:1: nobody answers there"),
         ({"engines": "http://127.0.0.1:1"}, "http://127.0.0.1:1: nobody answers there"),
-        ({"corral": "127.0.0.1:1"}, "127.0.0.1:1: must be an address as http"),
+        ({"url": "127.0.0.1:1"}, "127.0.0.1:1: must be an address as http"),
     ],
 )
 def test_an_address_where_nobody_answers_is_said_before_anything_is_asked(
     option: dict[str, str], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agents, "Replay", None)  # whoever asks all the same fails
+    monkeypatch.setattr(agents_plays, "Replay", None)  # whoever asks all the same fails
     with pytest.raises(ConfigError, match=f"^{words}"):
         agents.main(**option)  # type: ignore[arg-type]
 
@@ -111,13 +111,13 @@ def test_the_help_names_every_arm(monkeypatch: pytest.MonkeyPatch, capsys: pytes
 
 def test_nobody_to_ask_is_said() -> None:
     with pytest.raises(ConfigError, match="--start"):
-        running("", "", [])
+        running([], [])
 
 
 @pytest.mark.parametrize("option", [{"words": "600-100"}, {"words": "many"}, {"arms": "corral,random"}])
 def test_a_wrong_option_is_named_before_anything_starts(option: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match=f"--{next(iter(option))}"):
-        agents.main(corral="http://127.0.0.1:1", repeat=1, **option)  # type: ignore[arg-type]
+        agents.main(url="http://127.0.0.1:1", repeat=1, **option)  # type: ignore[arg-type]
 
 
 def test_the_store_is_on_or_off() -> None:

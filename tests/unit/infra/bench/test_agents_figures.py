@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.bench import agents_report
+from infra.bench import agents_report, report
 from infra.bench.agents_figures import figures, later_minimum, medians, minimum, shared_minimum
 from infra.bench.agents_session import Kind
 from tests.unit.infra.bench.talks import shape, turn
@@ -85,24 +85,32 @@ def test_an_arm_in_which_all_failed_still_has_figures() -> None:
 def test_repeats_give_a_median_with_its_spread() -> None:
     found = medians([{"x": 3, "errors": {"e": 1}}, {"x": 1}, {"x": 2, "y": 5}])
     assert found == {"x": [2, 1, 3], "y": [5, 5, 5]}
-    assert agents_report.written(found["x"]) == "2 (1-3)"
-    assert agents_report.written(found["y"]) == "5"
+    assert report.spread(found["x"]) == "2 (1-3)"
+    assert report.spread(found["y"]) == "5"
 
 
 def test_a_request_that_failed_in_one_of_three_rounds_is_seen_in_the_table(capsys: pytest.CaptureFixture[str]) -> None:
     fine, broken = figures([turn(0, 10)], 1, {}), figures([turn(0, 0, error="status 500")], 1, {})
     rounds = [fine, broken, fine]
-    agents_report.show(shape(), {"corral": rounds})
+    agents_report.show(shape().life, {"corral": rounds})
     assert re.search(r"of these failed\W+1\W", capsys.readouterr().out)
     assert agents_report.total(rounds, "requests") == 3
 
 
 def test_the_table_and_the_file_hold_every_arm(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = {name: [figures([turn(0, 12_345)], 1, {})] for name in ("corral", "pinned")}
-    agents_report.show(shape(), runs)
+    agents_report.show(shape().life, runs)
     assert capsys.readouterr().out.count("12.3k") >= 2
     file = tmp_path / "figures.json"
     agents_report.save(file, "python -m x", "run", shape(), runs)
     saved = orjson.loads(file.read_bytes())
     assert saved["command"] == "python -m x"
     assert saved["arms"]["pinned"]["rounds"][0]["minimum"] == 12_345
+    assert saved["ratios_to"]["arm"] == "corral"
+    assert saved["ratios_to"]["median_least_most"]["pinned"]["prefilled"] == [1.0, 1.0, 1.0]
+
+
+def test_times_to_first_token_are_told_turn_by_turn() -> None:
+    main = [turn(number, 10, first_s=0.1 * (number + 1), conversation=name) for name in "ab" for number in range(2)]
+    side = turn(0, 5, conversation="s", kind=Kind.SIDE)
+    assert figures([*main, side], 1, {})["first_ms_of_turns"] == [[100.0, 100.0], [200.0, 200.0]]

@@ -1,10 +1,14 @@
 """The bench asks both sides the same: what the gateway makes of its body is the body that the engine is sent."""
 
+from collections import Counter
+
 import orjson
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from api.protocol.request import parse
-from infra.bench.bodies import TOOL_COUNT, Conversation
+from infra.bench.bodies import TOOL_COUNT, WORDS, Conversation, even_words
 from scheduler.packing import unpack
 from workers.llama.render import render
 
@@ -58,3 +62,13 @@ def test_agents_share_tools_and_system_but_not_their_task() -> None:
     assert first["tools"] == second["tools"]
     assert first["messages"][0] == second["messages"][0]
     assert first["messages"][1] != second["messages"][1]
+
+
+@given(count=st.integers(1, 500))
+def test_even_words_are_as_many_as_asked_for_and_come_equally_often(count: int) -> None:
+    found = even_words("seed", count).split()
+    assert len(found) == count
+    assert even_words("seed", count) != even_words("other", count) or count < 3
+    often = Counter(found).values()
+    assert max(often) - min(often) <= 1
+    assert len(often) == min(count, WORDS)
