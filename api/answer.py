@@ -84,6 +84,11 @@ class Answer:
         """Whether this is the answer to an identical request of another client."""
         return self._placed.shared
 
+    @property
+    def joined(self) -> str:
+        """The traceparent of the request whose answer this is, too; "" where it is this one's own."""
+        return self._placed.began_by if self.shared else ""
+
     def counts(self, part: str) -> bool:
         """Whether this part of the work is in no figures yet: that of a shared answer belongs there once."""
         return self._placed.counts(part)

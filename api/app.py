@@ -15,7 +15,7 @@ import uuid
 from collections.abc import AsyncIterator, Sequence
 from http import HTTPStatus
 from types import FrameType
-from typing import Protocol
+from typing import Any, Protocol
 
 import structlog
 import uvicorn
@@ -42,7 +42,7 @@ from infra.celery_app import agree, build
 from infra.config import Settings
 from infra.errors import BrokerDown, Cancelled, ConfigError, CorralError, NotFound, StartError
 from infra.network import is_loopback
-from infra.observability import logs
+from infra.observability import logs, traces
 from infra.redis_client import READ_TIMEOUT_S, async_client, sync_client
 from scheduler.counts import Counts
 from scheduler.dispatch import Dispatcher
@@ -77,8 +77,10 @@ def create_app(settings: Settings) -> FastAPI:
     api_keys = config.api_keys(settings)
     if not is_loopback(settings.host) and not api_keys:
         raise ConfigError(f"CORRAL_API_KEYS: needed as name:key to listen on {settings.host}; loopback needs none")
-    app = FastAPI(title="Corral", lifespan=_lifespan, docs_url=None, redoc_url=None, openapi_url=None)
+    quiet: Any = {"tracing": False, "metrics": False, "logs": False}  # its own would quote what a client sent
+    app = FastAPI(title="Corral", lifespan=_lifespan, telemetry=quiet, docs_url=None, redoc_url=None, openapi_url=None)
     app.state.settings, app.state.keys = settings, api_keys
+    app.state.traces = traces.traces(settings, "api", settings.api_name)
     app.state.bases = [base_of(file, reading_of(settings)) for file in warm_files.read(settings.warm)]
     for part in (messages, models, health, why, drains, metrics, ui, recording):
         app.include_router(part.router)
@@ -100,11 +102,11 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     remembered = Remembered()
     jobs = Jobs(redis, api, _limits(settings), remembered)
     tickets = Tickets(build(settings))
-    recovery = Recovery(redis, membership, jobs, tickets, settings.load_bound, settings.lease_lifetime_s)
+    bound, lease_s = settings.load_bound, settings.lease_lifetime_s
+    recovery = Recovery(redis, membership, jobs, tickets, bound, lease_s, app.state.traces)
     lines = Lines(redis, rules_of(settings))
     forecast = Forecast(lines, Promises(redis, settings.queue_limit))
-    dispatcher = Dispatcher(membership, jobs, tickets, follower, settings.load_bound, forecast)
-    sharing = _sharing(settings, dispatcher, Raising(redis, tickets))
+    dispatcher = Dispatcher(membership, jobs, tickets, follower, bound, forecast)
     turns = Turns(redis, settings.home_lifetime_s, remembered)
     closing = Closing(settings.drain_s)
     warming = Warming(app.state.bases, dispatcher, Warmups(redis), closing)
@@ -114,13 +116,14 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         membership=membership,
         dispatcher=dispatcher,
         lines=lines,
-        sharing=sharing,
+        sharing=_sharing(settings, dispatcher, Raising(redis, tickets)),
         counts=Counts(redis, follower, api, membership),
         turns=turns,
         explainer=Explainer(turns, dispatcher),
         closing=closing,
         draining=Draining(redis),
         others=Others(Ledgers(redis, api), settings.api_name),
+        traces=app.state.traces,
     )
     log.info("serving", host=settings.host, port=settings.port)
     try:
@@ -146,6 +149,7 @@ async def _running(house: House, parts: Sequence["Part"], warming: Warming) -> A
         await house.sharing.settle(GIVE_BACK_LIMIT_S)
         await house.explainer.settle(GIVE_BACK_LIMIT_S)
         await end(tasks)
+        await asyncio.to_thread(house.traces.close)
 
 
 def _limits(settings: Settings) -> Limits:

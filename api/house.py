@@ -13,6 +13,7 @@ from api.others import Others
 from api.protocol.request import Reading
 from api.tally import Tally
 from infra.config import Settings
+from infra.observability.traces import NO_TRACES, Traces
 from scheduler.contract import ClusterView
 from scheduler.counts import Counts
 from scheduler.dispatch import Dispatcher
@@ -39,6 +40,7 @@ class House:
     closing: Closing
     draining: Draining
     others: Others
+    traces: Traces = NO_TRACES
     tally: Tally = field(default_factory=Tally)
 
     @property

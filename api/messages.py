@@ -33,9 +33,10 @@ async def create_message(request: Request) -> Response:
     """The floor plan. Everything entered on the way is left again at the end, or when the client hangs up."""
     house: House = request.app.state.house
     async with AsyncExitStack() as rooms:
-        record = rooms.enter_context(Record(request.state.request_id, house.ledger))
+        span = house.traces.begin("request", request.headers)
+        record = rooms.enter_context(Record(request.state.request_id, house.ledger, span))
         call = record.call = await _receive(request, house)
-        held = await rooms.enter_async_context(house.sharing.submit(_job(call, house)))
+        held = await rooms.enter_async_context(house.sharing.submit(_job(call, house, span.traceparent)))
         answer = record.answer = Answer(call, record.request_id, held, house)
         if not call.stream:
             message = await unless_gone(request, answer.whole())
@@ -66,7 +67,7 @@ async def _receive(request: Request, house: House) -> Call:
     return call
 
 
-def _job(call: Call, house: House) -> JobSpec:
+def _job(call: Call, house: House, traceparent: str) -> JobSpec:
     settings, who = house.settings, call.identity
     return JobSpec(
         id=uuid.uuid4().hex,
@@ -77,6 +78,7 @@ def _job(call: Call, house: House) -> JobSpec:
         agent_weight=settings.agent_weights.get(who.agent, 1.0),
         key_weight=settings.key_weights.get(who.key_name, 1.0),
         request=call.request,
+        traceparent=traceparent,
     )
 
 

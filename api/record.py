@@ -1,6 +1,7 @@
 """The log line of one request.
 
-Owns: its fields, and that there is exactly one, whatever happened. No prompt text at any level.
+Owns: its fields, and that there is exactly one, whatever happened; the span of its trace has the same. No prompt text
+at any level.
 Never: measures; it takes what the call, the answer and the worker know.
 """
 
@@ -16,6 +17,8 @@ from api.ledger import Ledger
 from api.protocol.request import Call
 from infra.errors import Cancelled, CorralError
 from infra.observability import stages
+from infra.observability.traces import NO_SPAN, Span
+from scheduler import figures
 
 log = structlog.get_logger("request")
 
@@ -27,9 +30,10 @@ def _nothing(_: str) -> bool:
 class Record:
     """A context manager; leaving it writes the line."""
 
-    def __init__(self, request_id: str, ledger: Ledger) -> None:
+    def __init__(self, request_id: str, ledger: Ledger, span: Span = NO_SPAN) -> None:
         self.request_id = request_id
         self._ledger = ledger
+        self._span = span
         self.call: Call | None = None
         self.answer: Answer | None = None
         self._began_s = monotonic()
@@ -56,6 +60,8 @@ class Record:
         metrics.count(fields, self.answer.counts if self.answer else _nothing)
         self._ledger.ended(self.request_id, fields)
         self._ledger.shapes.ended(self.call, fields)
+        failed = fields.get("reason", "internal") if outcome == "failed" else ""
+        self._span.end(fields, failed=failed, joined=self.answer.joined if self.answer else "")
         if self.answer is not None:
             stages.end(self.answer.job_id)
 
@@ -97,31 +103,14 @@ class Record:
         if self.answer and (started := self.answer.started):
             if self.answer.first_s is not None:
                 fields["first_ms"] = round((self.answer.first_s - self._began_s) * 1000)
-            fields |= {
-                "attempt": started.attempt,
-                "retries": self.answer.attempts - 1,
-                "continued": self.answer.continued,
-                "slot": started.slot,
-                "queue_ms": started.queue_ms,
-                "prompt_tokens": started.prompt_tokens,
-                "cached_tokens": started.cached_tokens,
-                "source": started.source.value,
-                "restored_tokens": started.restored_tokens,
-                "restore_ms": started.restore_ms,
-            }
+            fields |= {"retries": self.answer.attempts - 1, "continued": self.answer.continued}
+            fields |= figures.of_started(started)
             if self.call:
                 fields["normalised_tokens"] = self.call.dropped.tokens(
                     started.prompt_tokens, self.call.chain.characters[-1]
                 )
         if self.answer and (finished := self.answer.finished):
-            fields |= {
-                "prefill_ms": finished.prefill_ms,
-                "decode_ms": finished.decode_ms,
-                "output_tokens": finished.output_tokens,
-                "stop_reason": finished.stop_reason.value,
-                "model_hash": finished.model_hash,
-                "engine_bytes": finished.engine_bytes,
-            }
+            fields |= figures.of_finished(finished)
         if self.answer and (account := self.answer.explanation.account):
             fields |= {
                 "miss": account.cause.value,

@@ -1,11 +1,12 @@
 """Settings that are more than one word, as a text and back.
 
-Owns: lists of files and tables of weights, as an environment variable holds them.
+Owns: lists of files and tables of weights, as an environment variable holds them; what an address is.
 Never: says which setting has which form (`config` does), or refuses a value of a wrong type.
 """
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
@@ -39,6 +40,15 @@ def weights(value: Any) -> Any:
             raise ValueError(f"{name.strip()}: stands twice")
         found[name.strip()] = weight.strip()
     return found
+
+
+def is_http_address(text: str) -> bool:
+    """Whether a text is an http(s) URL with a host; a query would be lost where a path is added."""
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and not parts.query
+    except ValueError:
+        return False
 
 
 def as_text(value: Any) -> str:

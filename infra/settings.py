@@ -37,6 +37,9 @@ class Settings(BaseModel):
     data_dir: Path = Field(default_factory=default_data_dir, description="logs, broker data, assembled models")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level that is logged")
     log_format: Literal["auto", "json", "text"] = Field("auto", description="auto: text on a terminal, JSON elsewhere")
+    trace_endpoint: str = Field(
+        "", description="OTLP address (HTTP) of what takes traces, as http://127.0.0.1:4318; empty: none are made"
+    )
 
     # the API
     host: str = Field("127.0.0.1", description="address the API listens on; anything but loopback needs api_keys")
@@ -147,6 +150,13 @@ class Settings(BaseModel):
     @classmethod
     def _expand(cls, value: Path) -> Path:
         return value.expanduser().absolute()
+
+    @field_validator("trace_endpoint")
+    @classmethod
+    def _reached_by_http(cls, value: str) -> str:
+        if value and not setting_text.is_http_address(value):
+            raise PydanticCustomError("no_address", "must be an http(s) address, as http://127.0.0.1:4318")
+        return value
 
     @field_validator("warm", mode="before")
     @classmethod

@@ -80,6 +80,8 @@ def step(
         "length_mu", known.length.mu, "length_sigma", known.length.sigma, "body", spec.request.body,
         "attempt", attempts_before, "spared", attempts_before,
     ]  # fmt: skip
+    if spec.traceparent:
+        fields += ["trace", spec.traceparent]
     names = [
         keys.job(spec.id), keys.ARRIVALS, keys.wake(api), keys.home(who.conversation),
         keys.overflow(who.key_name, who.session or spec.id), keys.homes(home), keys.lengths(whose(spec)),

@@ -1,7 +1,7 @@
 """Another attempt at an answer that was lost with its engine or worker.
 
-Owns: how often an answer is tried, and the arguments of the step that puts its job back (`lua/requeue.lua`), which a
-worker takes for itself and `recovery` for one that died.
+Owns: how often an answer is tried, an attempt's id in its trace, and the arguments of the step that puts its job back
+(`lua/requeue.lua`), which a worker takes for itself and `recovery` for one that died.
 Never: says who has died, or how the answer goes on (`policy.resuming`).
 """
 
@@ -10,6 +10,11 @@ from infra import keys
 MOST_ATTEMPTS = 3
 WAITS_AT_LEAST_MS = 600_000  # an engine may take so long to load a model
 LIVES_ON_MS = 60_000  # a record, after its wait limit
+
+
+def attempt_span(claim: str) -> str:
+    """The id of an attempt's span, of the token of its claim: who finds the worker dead tells it in its place."""
+    return claim[:16]
 
 
 def requeue_keys(job_id: str, worker: str) -> list[str]:

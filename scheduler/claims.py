@@ -18,7 +18,7 @@ from redis import Redis
 from infra import keys
 from infra.redis_client import BLOCK_MS, broker_errors
 from scheduler import scripts
-from scheduler.attempts import requeue_arguments, requeue_keys
+from scheduler.attempts import attempt_span, requeue_arguments, requeue_keys
 from scheduler.contract import ClaimedJob, Delta, Kind, WorkerInfo, decode_deltas
 from scheduler.draining import DRAIN_MARK_MS
 from scheduler.policy.claiming import MOST_URGENT_LEVEL, Cached, Rules, agent_name, pair_name
@@ -92,10 +92,10 @@ class Claims:
         redis-py may send the command twice, and both copies may be carried out: the token makes them one claim.
         """
         names = [f(self._worker) for f in (keys.line, keys.running, keys.back, keys.urgent, keys.holding)]
-        rules = self._rules
+        rules, token = self._rules, uuid.uuid4().hex
         arguments: list[str | int | float] = [
             self._worker, self._incarnation, RUNNING_LIFETIME_MS, keys.job(""), keys.wake(""), keys.attained(""),
-            uuid.uuid4().hex, slots, tickets, rules.ageing_ms, rules.half_life_ms, rules.urgent_share,
+            token, slots, tickets, rules.ageing_ms, rules.half_life_ms, rules.urgent_share,
             MOST_URGENT_LEVEL, LONGEST_HOLD_MS, self._remembered_ms, LEARNT,
             json.dumps([(one.conversation, one.level, one.prefill_ms, one.left_ms) for one in cached]), token_ms,
             WORTH, LONGEST_STEPS,
@@ -106,7 +106,7 @@ class Claims:
             return None
         if len(found) == 1:
             raise SlotKept(found[0])
-        return _claimed(found)
+        return _claimed(found, token)
 
     def settle(self, job: ClaimedJob, used_ms: float, output_tokens: int | None, *, in_tool_call: bool) -> None:
         """Charge `job`'s agent and key what was used in place of what was expected, once, however often it is said.
@@ -214,8 +214,9 @@ class Claims:
         return [fields[b"job"].decode() for _, fields in entries]
 
 
-def _claimed(found: list[Any]) -> ClaimedJob:
-    job_id, attempt, level, agent, conversation, kind, queue_ms, reserve, body, key, expected_ms, claimed_ms = found
+def _claimed(found: list[Any], token: str) -> ClaimedJob:
+    job_id, attempt, level, agent, conversation, kind, queue_ms, reserve, body, key, *rest = found
+    expected_ms, claimed_ms, trace, waited_ms = rest
     return ClaimedJob(
         id=job_id.decode(),
         attempt=attempt,
@@ -229,4 +230,7 @@ def _claimed(found: list[Any]) -> ClaimedJob:
         key=key.decode(),
         expected_ms=float(expected_ms),
         claimed_ms=claimed_ms,
+        waited_ms=waited_ms,
+        traceparent=trace.decode(),
+        span_id=attempt_span(token),
     )

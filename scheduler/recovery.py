@@ -22,12 +22,14 @@ from redis.asyncio import Redis
 
 from infra import keys
 from infra.errors import BrokerDown, WorkerLost
+from infra.observability.traces import NO_TRACES, Traces
 from infra.redis_client import being_cancelled, broker_errors
 from scheduler import scripts
 from scheduler.contact import Contact
 from scheduler.contract import LEVELS, WorkerInfo, WorkerState
 from scheduler.jobs import Jobs
 from scheduler.lost_apis import SILENT_MS, LostApis
+from scheduler.lost_attempts import LostAttempts
 from scheduler.membership import Membership
 from scheduler.moving import Moves
 from scheduler.queue import Tickets
@@ -58,8 +60,10 @@ class Recovery:
     """The sweeper of one API process."""
 
     def __init__(
-        self, redis: Redis, membership: Membership, jobs: Jobs, tickets: Tickets, bound: float, lease_s: float
-    ) -> None:
+        self, redis: Redis, membership: Membership, jobs: Jobs, tickets: Tickets, bound: float, lease_s: float,
+        traces: Traces = NO_TRACES,
+    ) -> None:  # fmt: skip
+        self._lost = LostAttempts(redis, traces)
         self._redis = redis
         self._membership = membership
         self._jobs = jobs
@@ -158,10 +162,13 @@ class Recovery:
         for job_id, incarnation in books.running.items():
             if info is not None and info.incarnation == incarnation:
                 continue
+            attempt = await self._lost.look(job_id, name)
             if await self._jobs.requeue(job_id, name, incarnation):
                 again += 1
+                attempt.tell()
                 log.warning("job_tried_again", job=job_id, worker=name)
             elif await self._jobs.bury(job_id, name, incarnation, DIED):
+                attempt.tell()
                 log.warning("job_lost_with_worker", job=job_id, worker=name)
         return again
 

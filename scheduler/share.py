@@ -169,6 +169,11 @@ class Held:
         return None if self.shared else self.placed.eta_ms
 
     @property
+    def began_by(self) -> str:
+        """The traceparent of the request that began the job."""
+        return self.share.spec.traceparent
+
+    @property
     def met_its_window(self) -> bool:
         return isinstance(self.last, Failed) and self.last.code == PromptTooLong.code
 

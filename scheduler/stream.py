@@ -56,6 +56,8 @@ class Writer:
         self._away_since_s: float | None = None
         self._sequence = 0
         self._lost: CorralError | None = None
+        self.started: Started | None = None  # as it was told
+        self.finished: Finished | None = None
         self.ended = False
 
     def __enter__(self) -> Self:
@@ -81,10 +83,12 @@ class Writer:
                 raise self._lost
             self._pending.append(delta)
             if isinstance(delta, Finished | Failed):
+                self.finished = delta if isinstance(delta, Finished) else None
                 self._flush("done" if isinstance(delta, Finished) else "failed")
             elif self._unsent:
                 return  # the flusher tries again
             elif isinstance(delta, Started):
+                self.started = delta
                 self._flush("")
                 self._next_write_s = 0.0  # with a warm cache the first token follows at once and need not wait
             elif monotonic() >= self._next_write_s:

@@ -22,6 +22,7 @@ from infra import entry, keys, sizing
 from infra.celery_app import agree, build
 from infra.config import Settings
 from infra.errors import StartError
+from infra.observability import traces
 from infra.redis_client import READ_TIMEOUT_S, sync_client
 from scheduler.answering import CountRequests
 from scheduler.claims import Claims
@@ -52,6 +53,7 @@ THREAD_GRACE_S = 5.0
 
 def serve(settings: Settings) -> None:
     """Be a worker until a signal comes. Raises StartError, ConfigError or BrokerDown with one clear sentence."""
+    tracer = traces.traces(settings, "worker", settings.worker_name)
     redis = sync_client(settings.redis_url)
     app = build(settings)
     agree(app, redis)
@@ -66,6 +68,7 @@ def serve(settings: Settings) -> None:
     drain = Drain(serving, running, renewal)
     heartbeat.on_drain = drain.told
     with ExitStack() as house:
+        house.callback(tracer.close)
         house.enter_context(metrics.served(settings))
         house.enter_context(heartbeat)
         house.enter_context(_engine(serving, heartbeat, running, settings.engine_start_timeout_s))
@@ -79,7 +82,7 @@ def serve(settings: Settings) -> None:
         house.enter_context(_threads(hearing, keeping, drain.run, *loops, *[counting] * COUNTING_THREADS))
         drain_when_told(serving, running, settings.drain_s, partial(_announce_leave, serving, heartbeat))
         attempts = Attempts(claims, partial(_send_ticket, Tickets(app), settings.worker_name))
-        work = Work(claims, Append(redis, settings.worker_name), flusher, running, serving, attempts)
+        work = Work(claims, Append(redis, settings.worker_name), flusher, running, serving, attempts, tracer)
         _consume(app, work, serving, settings)
 
 

@@ -74,7 +74,7 @@ def _prefill(
     own = base_want(want, request)
     end: End | None = None
     try:
-        with serving.generation(base_request(request), slot.number) as generation:
+        with serving.generation(base_request(request), slot.number, traceparent=job.engine_trace) as generation:
             running.attach(job.id, generation)
             for event in generation:
                 if isinstance(event, Prompt):

@@ -135,15 +135,18 @@ class Serving:
     def engine_bytes(self) -> int:
         return self.engine.rss_bytes()
 
-    def generation(self, request: GenerationRequest, slot: int, waited_s: float = 0.0) -> Generation:
-        """The answer to `request` in `slot`, not yet asked for; its client has waited for `waited_s`.
+    def generation(
+        self, request: GenerationRequest, slot: int, waited_s: float = 0.0, traceparent: str = ""
+    ) -> Generation:
+        """The answer to `request` in `slot`, not yet asked for; its client has waited for `waited_s`. `traceparent` is
+        what the engine is told of its trace.
 
         Raises EngineLost while there is no engine.
         """
         body = orjson.dumps(self._render(request, slot))
         limit = self._settings.repeat_limit_tokens
         rules = answer_rules(request, context_tokens=self.context_tokens, repeat_limit=limit)
-        return self._ready_client().generate(body, rules, request.limits, waited_s)
+        return self._ready_client().generate(body, rules, request.limits, waited_s, traceparent)
 
     def count(self, request: GenerationRequest) -> int:
         """Tokens of the rendered prompt. Raises EngineError."""

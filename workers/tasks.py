@@ -24,11 +24,13 @@ from infra.errors import (
     PromptTooLong,
 )
 from infra.observability import metrics, stages
+from infra.observability.traces import NO_TRACES, Traces
 from scheduler.claims import Claims, SlotKept
 from scheduler.contract import ClaimedJob, Delta, Finished, Rates, Started
 from scheduler.packing import unpack_with_chain
 from scheduler.policy.chain import Chain
-from scheduler.stream import Append, Flusher, Writer
+from scheduler.stream import Append, Flusher, Writer, failure
+from workers import tracing
 from workers.attempts import Attempts
 from workers.bases import Found, prepare
 from workers.caches import Caches
@@ -49,8 +51,10 @@ class Work:
     """What a ticket makes a worker do."""
 
     def __init__(
-        self, claims: Claims, append: Append, flusher: Flusher, running: Running, serving: Serving, attempts: Attempts
-    ) -> None:
+        self, claims: Claims, append: Append, flusher: Flusher, running: Running, serving: Serving, attempts: Attempts,
+        traces: Traces = NO_TRACES,
+    ) -> None:  # fmt: skip
+        self._traces = traces
         self._attempts = attempts
         self._claims = claims
         self._append = append
@@ -64,17 +68,18 @@ class Work:
             self._generate(job_id)
 
     def _generate(self, job_id: str) -> None:
-        stages.begin()
+        stages.begin(traced=self._traces.on)
         stages.mark("picked_up")
         job = self._next_job()
         if job is None:
             return
         stages.mark("claimed")
         bound = log.bind(job=job.id, attempt=job.attempt, ticket=job_id)
-        ended = "again"  # it waits for another attempt
+        ended, reason = "again", ""  # it waits for another attempt
+        answer = Writer(self._append, self._flusher, job)
         try:
             with (
-                Writer(self._append, self._flusher, job) as answer,
+                answer,
                 self._attempts.at(job, answer),
                 self._running.job(job.id),
             ):
@@ -84,11 +89,18 @@ class Work:
             ended = "stopped"
             bound.info("job_stopped")
         except Exception as error:
-            ended = "failed"
+            ended, reason = "failed", failure(error).code
             bound.warning("job_failed", error=type(error).__name__, reason=_reason(error))
         finally:
             metrics.ATTEMPTS.labels(ended).inc()
+            self._trace(job, answer, ended, reason)
             stages.end(job.id)
+
+    def _trace(self, job: ClaimedJob, answer: Writer, ended: str, reason: str) -> None:
+        if self._traces.on and job.traceparent:
+            serving = self._serving
+            marks = stages.marks()
+            tracing.tell(self._traces, job, serving.model_name, serving.name, answer, ended, reason, marks)
 
     def _next_job(self) -> ClaimedJob | None:
         """The best job of the line; as long as a slot is kept from those that wait there, the ticket waits, too.
@@ -110,6 +122,7 @@ class Work:
         with settled(self._claims, job, self._rates) as used:
             try:
                 last = self._generated(job, answer, used)
+                stages.mark("generated")
             except EngineGarbled:
                 self._serving.said(garbled=True)
                 raise
@@ -146,7 +159,7 @@ class Work:
         with caches.table.hold(want, partial(caches.patience_s, want)) as slot:
             found = prepare(caches, serving, self._running, job, request, slot, want)
             turn = _Turn(job, resumed, slot, want, caches, found, used)
-            with serving.generation(request, slot.number, resumed.waited_s(job)) as generation:
+            with serving.generation(request, slot.number, resumed.waited_s(job), job.engine_trace) as generation:
                 self._running.attach(job.id, generation)
                 stages.mark("rendered")
                 last = self._relay(turn, generation, answer)

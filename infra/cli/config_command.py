@@ -37,7 +37,7 @@ def masked(settings: Settings, name: str) -> Any:
     value = getattr(settings, name)
     if isinstance(value, SecretStr):
         return MASK if value.get_secret_value() else ""
-    if name == "redis_url":
+    if name in ("redis_url", "trace_endpoint"):
         return without_password(value)
     return ", ".join(map(str, value)) if isinstance(value, tuple) else value
 

@@ -56,7 +56,7 @@ class JobSpec(Frozen):
     """A request that the dispatcher is asked to bring to a worker.
 
     `prompt_tokens` is an estimate. A weight says how large a share is fair: of the agent among those of its key, and of
-    the key among all.
+    the key among all. `traceparent` names its request in its trace (W3C Trace Context); "": nobody traces it.
     """
 
     id: str
@@ -67,13 +67,16 @@ class JobSpec(Frozen):
     agent_weight: float = Field(1.0, gt=0)
     key_weight: float = Field(1.0, gt=0)
     request: PackedRequest
+    traceparent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimedJob:
     """A job that a worker now owns for one attempt. `body` is the packed GenerationRequest.
 
-    `expected_ms` of service were charged to its agent and key at `claimed_ms`, broker's clock.
+    `expected_ms` of service were charged to its agent and key at `claimed_ms`, broker's clock. For this attempt it
+    waited `waited_ms`; `queue_ms` counts from the first one's wait. `traceparent` names its request, `span_id` this
+    attempt in the same trace.
     """
 
     id: str
@@ -88,3 +91,11 @@ class ClaimedJob:
     key: str = ""
     expected_ms: float = 0.0
     claimed_ms: int = 0
+    waited_ms: int = 0
+    traceparent: str = ""
+    span_id: str = ""
+
+    @property
+    def engine_trace(self) -> str:
+        """What the engine is told: it works for this attempt."""
+        return f"{self.traceparent[:36]}{self.span_id}{self.traceparent[52:]}" if self.traceparent else ""

@@ -8,7 +8,8 @@
 --       ms for which it is expected back from a tool]]  18 prefill of a token here (ms)  19 factor on a prefill that is
 --       lost  20 most steps of ageing for which a slot is kept
 -- Returns nil when nothing is there; {ms} when jobs wait but the free slot is kept for others, for so long at most; else
--- {id, attempt, level, agent, conversation, kind, queue_ms, reserve, body, key, expected_ms, claimed_ms}.
+-- {id, attempt, level, agent, conversation, kind, queue_ms, reserve, body, key, expected_ms, claimed_ms, trace, ms that it
+-- waited for this attempt}.
 -- Invariant: a job leaves the line, becomes running and is charged in one step; one that is cancelled, late or gone is
 -- dropped, and so is one whose API process has died: nobody would read the answer.
 -- Asked twice with the same token (a retried command) it answers with the same job and charges it once.
@@ -24,9 +25,9 @@ end
 
 local function answer(id)
   local r = redis.call('HMGET', ARGV[4] .. id, 'attempt', 'level', 'agent', 'conversation', 'kind', 'arrival_ms',
-    'reserve', 'body', 'key', 'expected_ms', 'claimed_ms')
+    'reserve', 'body', 'key', 'expected_ms', 'claimed_ms', 'trace', 'queued_ms')
   return {id, tonumber(r[1]), tonumber(r[2]), r[3], r[4], r[5], tonumber(r[11]) - tonumber(r[6]), tonumber(r[7]), r[8],
-    r[9] or '', r[10] or '0', tonumber(r[11])}
+    r[9] or '', r[10] or '0', tonumber(r[11]), r[12] or '', tonumber(r[11]) - tonumber(r[13] or r[6])}
 end
 
 -- What runs here: how often each agent, which conversations, and how many not of the urgent levels.

@@ -18,7 +18,7 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local deadline = math.max(tonumber(r[5]), now + tonumber(ARGV[5]))
 redis.call('HDEL', KEYS[3], ARGV[1])
-redis.call('HSET', KEYS[1], 'state', 'queued', 'deadline_ms', deadline, 'lost_by', ARGV[2])
+redis.call('HSET', KEYS[1], 'state', 'queued', 'deadline_ms', deadline, 'lost_by', ARGV[2], 'queued_ms', now)
 if ARGV[8] == '1' then redis.call('HINCRBY', KEYS[1], 'spared', 1) end
 redis.call('HDEL', KEYS[1], 'claim', 'claimed_ms')
 redis.call('PEXPIRE', KEYS[1], deadline - now + tonumber(ARGV[6]))

@@ -164,13 +164,13 @@ class Connection:
         try:
             body = json.loads(raw or b"{}")
             if path == "/v1/chat/completions":
-                return await self.generate(body)
+                return await self.generate(body, headers)
             told = await self.engine.tell(method, path, query, body)
         except (ValueError, KeyError, TypeError) as error:
             told = Refusal(400, f"[parse_error] {error}", "invalid_request_error")
         return await self.refuse(told) if isinstance(told, Refusal) else await self.whole(told)
 
-    async def generate(self, body: JsonObject) -> bool:
+    async def generate(self, body: JsonObject, headers: dict[str, str]) -> bool:
         """Run an answer until it is done or the client hangs up, whichever comes first."""
         if not isinstance(body.get("messages"), list):
             return await self.refuse(NO_MESSAGES)
@@ -185,7 +185,8 @@ class Connection:
         with suppress(asyncio.CancelledError, ConnectionError):
             await work
         prompt = {"prompt": answering.text} if self.engine.note_prompts else {}
-        self.engine.note("request", **answering.report(), **prompt)
+        trace = {"traceparent": headers["traceparent"]} if "traceparent" in headers else {}
+        self.engine.note("request", **answering.report(), **prompt, **trace)
         if answering.outcome == "died":
             os._exit(1)
         if answering.outcome == "aborted":

@@ -70,14 +70,13 @@ class EngineClient:
         )
 
     def generate(
-        self, body: bytes, rules: AnswerRules, limits: Limits = UNLIMITED, waited_s: float = 0.0
+        self, body: bytes, rules: AnswerRules, limits: Limits = UNLIMITED, waited_s: float = 0.0, traceparent: str = ""
     ) -> Generation:
         """An answer that starts when it is iterated; does not block. `body` and `rules` are `render`'s. Of the client's
-        `limits` so many seconds are over."""
+        `limits` so many seconds are over. A `traceparent` goes along as W3C Trace Context has it."""
         connection = http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_TIMEOUT_S)
-        return Generation(
-            connection, self._headers, body, rules, self._deadlines.for_client(limits, waited_s), self._pulse
-        )
+        headers = {**self._headers, "traceparent": traceparent} if traceparent else self._headers
+        return Generation(connection, headers, body, rules, self._deadlines.for_client(limits, waited_s), self._pulse)
 
     def count(self, body: dict[str, Any]) -> int:
         """Tokens of the prompt that this chat body renders to, exact, even when it exceeds the window.

@@ -29,8 +29,10 @@ def test_a_job_bears_the_weights_of_its_agent_and_key_its_callers_limit_and_how_
                 ),
             ),
             cast(House, house),
+            "its trace",
         )
         for key, agent in (("team", "reviewer"), ("other", "another"))
     ]
     assert [(job.agent_weight, job.key_weight) for job in jobs] == [(2.0, 0.5), (1.0, 1.0)]
     assert (jobs[0].level, jobs[0].wait_limit_ms, jobs[0].prompt_tokens) == (4, 90_000, 123)
+    assert jobs[0].traceparent == "its trace"

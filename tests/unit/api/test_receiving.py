@@ -13,6 +13,7 @@ from api.ledger import Ledger
 from api.protocol.request import Reading
 from api.receiving import INLINE_BYTES
 from infra.errors import BadRequest
+from infra.observability.traces import NO_TRACES
 
 pytestmark = pytest.mark.unit
 
@@ -24,6 +25,7 @@ HOUSE = SimpleNamespace(
     model=lambda: "m",
     models=lambda: ["m"],
     ledger=Ledger(),
+    traces=NO_TRACES,
 )
 
 

@@ -68,7 +68,8 @@ class Line:
         self.fails: CorralError | None = None
         self.hangs = False
 
-    def generation(self, wanted: GenerationRequest, slot: int) -> Asked:
+    def generation(self, wanted: GenerationRequest, slot: int, traceparent: str = "") -> Asked:
+        assert not traceparent
         asked = Asked(self.house, slot, wanted, self.fails)
         asked.hangs = self.hangs
         self.asked.append(asked)

@@ -159,8 +159,10 @@ class Engine:
         return self.caches.meter.rates
 
     @contextmanager
-    def generation(self, request: GenerationRequest, slot: int, waited_s: float) -> Iterator[Iterator[object]]:
-        assert waited_s >= 0
+    def generation(
+        self, request: GenerationRequest, slot: int, waited_s: float, traceparent: str
+    ) -> Iterator[Iterator[object]]:
+        assert (waited_s >= 0, traceparent) == (True, "")
         assert (request if self.asked is None else request.max_tokens, slot) == (self.asked or REQUEST, 0)
         yield self._said()
 
@@ -530,8 +532,10 @@ class Forgetful(Engine):
         return True
 
     @contextmanager
-    def generation(self, request: GenerationRequest, slot: int, waited_s: float) -> Iterator[Iterator[object]]:
-        assert (slot, waited_s) == (0, 0.0)  # its client has had its first token
+    def generation(
+        self, request: GenerationRequest, slot: int, waited_s: float, traceparent: str
+    ) -> Iterator[Iterator[object]]:
+        assert (slot, waited_s, traceparent) == (0, 0.0, "")  # its client has had its first token
         if request.messages[-1].role == "assistant":
             yield iter((prompt(), END))
         else:
