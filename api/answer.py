@@ -137,13 +137,14 @@ class Answer:
         known |= {"x-corral-eta-ms": str(self.eta_ms)} if self.eta_ms is not None else {}
         if self.started is None:
             return known
+        counted = self.finished or self.started  # as the usage has it
         return {
             **known,
             "x-corral-slot": str(self.started.slot),
             "x-corral-attempt": str(self.started.attempt),
             "x-corral-queue-ms": str(self.started.queue_ms),
-            "x-corral-prompt-tokens": str(self.started.prompt_tokens),
-            "x-corral-cached-tokens": str(self.started.cached_tokens),
+            "x-corral-prompt-tokens": str(counted.prompt_tokens),
+            "x-corral-cached-tokens": str(counted.cached_tokens),
         }
 
     def _last(self, builder: EventBuilder, error: CorralError) -> bytes:

@@ -20,6 +20,7 @@ from infra.cli.supervise import House, Part, Stage
 from infra.config import Loaded, Settings
 from infra.errors import CorralError, StartError
 from infra.network import free_port
+from infra.observability import traces
 
 START_MARGIN_S = 30.0  # on top of the engine's own limit
 STOP_MARGIN_S = 25.0  # after its last answer a worker ends its threads and saves what its slots hold
@@ -90,6 +91,7 @@ def _checked(loaded: Loaded, *, flower: bool) -> Settings:
     checks.doors(settings, flower)
     checks.data_dir(settings.data_dir)
     checks.warm(settings)
+    traces.check(settings)
     changes: dict[str, object] = {"model": checks.model(settings.model)}
     changes["port"] = checks.port(settings.host, settings.port, "API", "give another --port (0: any free one)")
     if flower:

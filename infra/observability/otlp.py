@@ -49,8 +49,8 @@ class OtlpTraces:
         self._provider = TracerProvider(
             resource=Resource.create(about), id_generator=self._ids, shutdown_on_exit=False
         )  # the end of the process would wait for a collector that is away
-        exporter = _Exporter(OTLPSpanExporter(address, timeout=SEND_S), urlsplit(address).hostname or "")
-        self._provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=EVERY_MS))
+        self._exporter = _Exporter(OTLPSpanExporter(address, timeout=SEND_S), urlsplit(address).hostname or "")
+        self._provider.add_span_processor(BatchSpanProcessor(self._exporter, schedule_delay_millis=EVERY_MS))
         self._tracer = self._provider.get_tracer("corral")
 
     def begin(self, name: str, headers: Mapping[str, str]) -> "_Begun":
@@ -71,6 +71,8 @@ class OtlpTraces:
         closing = threading.Thread(target=self._provider.shutdown, name="traces", daemon=True)
         closing.start()
         closing.join(CLOSE_S)
+        if closing.is_alive():
+            self._exporter.tell()
 
 
 class _Begun:
@@ -127,7 +129,7 @@ class _Ids(RandomIdGenerator):
 
 
 class _Exporter(SpanExporter):
-    """Sends batches, and says once in a while what became of those that could not be sent. For one thread."""
+    """Sends batches, and says once in a while what became of those that could not be sent."""
 
     def __init__(self, sending: SpanExporter, host: str) -> None:
         self._sending = sending
@@ -142,11 +144,17 @@ class _Exporter(SpanExporter):
         result = self._sending.export(spans)
         if result is not SpanExportResult.SUCCESS:
             self._lost += len(spans)
-        if (self._lost or self._why.full) and time.monotonic() >= self._next_s:
-            log.warning("traces_not_sent", collector=self._host, spans=self._lost, reason=self._why.words)
-            self._next_s = time.monotonic() + TOLD_EVERY_S
-            self._lost, self._why.full, self._why.status = 0, False, 0
+        if self._lost or self._why.full:
+            self.tell()
         return result
+
+    def tell(self) -> None:
+        """Say that spans were lost, unless that was said just now."""
+        if time.monotonic() < self._next_s:
+            return
+        log.warning("traces_not_sent", collector=self._host, spans=self._lost, reason=self._why.words)
+        self._next_s = time.monotonic() + TOLD_EVERY_S
+        self._lost, self._why.full, self._why.status = 0, False, 0
 
     def shutdown(self) -> None:
         self._sending.shutdown()
@@ -169,7 +177,7 @@ class _Why(logging.Handler):
             return f"the collector answered with HTTP status {self.status}; see trace_endpoint"
         if self.full:
             return "the collector is too slow: more spans came than it took, and the oldest were dropped"
-        return "the collector could not be reached, or did not answer in time; see trace_endpoint"
+        return "the collector could not be reached, or did not take them in time; see trace_endpoint"
 
 
 def _named(traceparent: str) -> Context:

@@ -7,6 +7,7 @@ own histograms of saves and restores are finer.
 
 import os
 import random
+import secrets
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -113,7 +114,7 @@ class Place:
         base = words(f"base {asked.talk % 2} {asked.tools}", 4000)
         number = asked.talk * 2 + asked.tools
         if not asked.goes_on or number not in self.talks:
-            self.talks[number], self.sessions[number] = [], f"session-{random.getrandbits(48)}"
+            self.talks[number], self.sessions[number] = [], f"session-{secrets.token_hex(6)}"
         messages = self.talks[number]
         said = user(f"{words((talk, len(messages)), 60)} {SAYINGS[asked.what]}")
         request = body(*messages, said, system=base, stream=asked.stream, max_tokens=asked.max_tokens)
@@ -251,8 +252,9 @@ def worker_agrees(place: Place, line: dict[str, Any], *outcomes: str) -> None:
     more = [place.more(name) for name in place.workers]
     ended = [name for figures in more for (what, name) in figures if what == "corral_attempts_total"]
     assert sorted(dict(one)["outcome"] for one in ended) == sorted(outcomes)
-    restored_s = sum(figures.get(("corral_cache_restore_seconds_sum", frozenset()), 0) for figures in more)
-    assert restored_s == pytest.approx(line.get("restore_ms", 0) / 1000, abs=ROUNDED_S)
+    if "restore_ms" in line:  # one that failed before may have restored something, too
+        restored_s = sum(figures.get(("corral_cache_restore_seconds_sum", frozenset()), 0) for figures in more)
+        assert restored_s == pytest.approx(line["restore_ms"] / 1000, abs=ROUNDED_S)
 
 
 # --- the tests --------------------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ async def test_a_claimed_job_carries_everything_and_runs(store: Store) -> None:
     assert (claimed.agent, claimed.conversation, claimed.kind) == ("me", "c", Kind.SUBAGENT)
     assert unpack(claimed.body) == request()
     assert claimed.queue_ms >= 0
+    assert (claimed.traceparent, claimed.engine_trace, claimed.waited_ms) == ("", "", claimed.queue_ms)
     assert store.running() == {job.id: worker.incarnation}
     assert store.state(job.id) == "running"
     assert store.lasting() == []

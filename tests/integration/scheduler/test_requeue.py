@@ -208,3 +208,18 @@ async def test_an_attempt_that_the_house_itself_cut_does_not_count(store: Store)
         assert worker.claims.give_up(job)
         job = claimed_by(worker)
     assert not worker.claims.give_up(job)
+
+
+@BOTH
+async def test_each_attempt_has_an_id_of_its_own_in_the_trace_of_its_request(store: Store, lose: Lose) -> None:
+    worker, trace = store.worker(), "a" * 32
+    await store.admit(spec().model_copy(update={"traceparent": f"00-{trace}-{'b' * 16}-01"}), worker.name)
+    first = claimed_by(worker)
+    assert await lose(store, worker, first)
+    store.raw.hincrby(keys.job(first.id), "arrival_ms", -5000)  # its answer had taken that long
+    second = claimed_by(reborn(store))
+    assert {first.traceparent, second.traceparent} == {f"00-{trace}-{'b' * 16}-01"}
+    assert first.span_id != second.span_id
+    assert second.engine_trace == f"00-{trace}-{second.span_id}-01"
+    assert second.queue_ms >= 5000
+    assert second.waited_ms < 5000, "this attempt has waited only since the one before was lost"

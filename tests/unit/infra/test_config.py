@@ -68,6 +68,12 @@ def test_the_file_is_found_by_its_variable_or_in_the_folder(tmp_path: Path, monk
         ),
         ({"CORRAL_AGENT_WEIGHTS": "A=1, b=2,A =3"}, "CORRAL_AGENT_WEIGHTS: `agent_weights`: A: stands twice"),
         ({"CORRAL_KEY_WEIGHTS": "{x}=1\n{x}=1"}, "CORRAL_KEY_WEIGHTS: `key_weights`: {x}: stands twice"),
+        (
+            {"CORRAL_TRACE_ENDPOINT": "localhost:4318"},
+            "CORRAL_TRACE_ENDPOINT: `trace_endpoint`: must be an http(s) address, as http://127.0.0.1:4318",
+        ),
+        ({"CORRAL_TRACE_ENDPOINT": "http://:1"}, "`trace_endpoint`: must be an http(s) address"),
+        ({"CORRAL_TRACE_ENDPOINT": "http://a:b"}, "`trace_endpoint`: must be an http(s) address"),
         ({"CORRAL_LEASE_LIFETIME_S": "1"}, "`lease_renew_s`: must be at most half of lease_lifetime_s (1)"),
     ],
 )

@@ -14,6 +14,7 @@ def test_secrets_never_show(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
     monkeypatch.setenv("CORRAL_API_KEYS", "me:topsecret")
     monkeypatch.setenv("CORRAL_FLOWER_PASSWORD", "me:topsecret")
     monkeypatch.setenv("CORRAL_REDIS_URL", "redis://:topsecret@broker:6379/0")
+    monkeypatch.setenv("CORRAL_TRACE_ENDPOINT", "http://me:topsecret@collector:4318")
     for as_json in (False, True):
         config_command.config(as_json=as_json)
     text = capsys.readouterr().out
