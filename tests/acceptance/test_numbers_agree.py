@@ -9,7 +9,9 @@ import os
 import random
 import secrets
 import signal
+from collections import Counter
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -39,6 +41,7 @@ HEADERS = {
     "x-corral-eta-ms": "eta_ms",
 }
 WHY = ("worker", "slot", "prompt_tokens", "cached_tokens", "source", "restored_tokens", "restore_ms")
+EACH_FOR_ITSELF = ("corral_requests_", "corral_request_", "corral_first_token_")  # of an answer that several share
 SAYINGS = {
     "answer": "say 20 words",
     "thought": "think 5 words then say 20 words",
@@ -208,9 +211,14 @@ def of_line(line: Mapping[str, Any]) -> Figures:
 
 def agrees(place: Place, told: Told, line: dict[str, Any]) -> None:
     """All places say the same of a request that has ended."""
+    assert place.more("api") == pytest.approx(of_line(line))
+    told_alike(place, told, line)
+
+
+def told_alike(place: Place, told: Told, line: dict[str, Any]) -> None:
+    """All places but the counters."""
     request_id = line["request_id"]
     assert status_of(place.cluster, request_id) == page_of(place.cluster, request_id) == line
-    assert place.more("api") == pytest.approx(of_line(line))
     span = place.collector.wait_request(request_id)
     assert span.fields == known(line)
     assert span.took_ms == pytest.approx(line["took_ms"], abs=200)  # begun and ended apart from it
@@ -307,3 +315,20 @@ def test_the_figures_of_an_answer_that_was_left_agree(place: Place) -> None:
     agrees(place, told, line)
     worker_agrees(place, line, "stopped")
     headers_agree(told, line)
+
+
+def test_an_answer_that_two_share_is_told_to_both_and_counted_once(place: Place) -> None:
+    place.look()
+    request = body(user("say 20 words at 20 tokens/s"), temperature=0, stream=True)
+    with ThreadPoolExecutor(2) as pool:
+        both = list(pool.map(place.send, [request] * 2))
+    lines = [line_of(place.cluster, told.headers["request-id"]) for told in both]
+    assert sorted(line["shared"] for line in lines) == [False, True]
+    [own] = [line for line in lines if not line["shared"]]
+    [joined] = [line for line in lines if line["shared"]]
+    more = Counter(of_line(own))
+    more.update({figure: value for figure, value in of_line(joined).items() if figure[0].startswith(EACH_FOR_ITSELF)})
+    assert place.more("api") == pytest.approx({**more, ("corral_coalesced_total", frozenset()): 1})
+    for told, line in zip(both, lines, strict=True):
+        told_alike(place, told, line)
+    worker_agrees(place, own, "done")
