@@ -108,8 +108,6 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     forecast = Forecast(lines, Promises(redis, settings.queue_limit))
     dispatcher = Dispatcher(membership, jobs, tickets, follower, bound, forecast)
     turns = Turns(redis, settings.home_lifetime_s, remembered)
-    closing = Closing(settings.drain_s)
-    warming = Warming(app.state.bases, dispatcher, Warmups(redis), closing)
     app.state.house = House(
         settings=settings,
         keyring=Keyring(app.state.keys),
@@ -120,11 +118,12 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         counts=Counts(redis, follower, api, membership),
         turns=turns,
         explainer=Explainer(turns, dispatcher),
-        closing=closing,
+        closing=Closing(settings.drain_s),
         draining=Draining(redis),
         others=Others(Ledgers(redis, api), settings.api_name),
         traces=app.state.traces,
     )
+    warming = Warming(app.state.bases, dispatcher, Warmups(redis), app.state.house.closing)
     log.info("serving", host=settings.host, port=settings.port)
     try:
         async with _running(app.state.house, (membership, follower, recovery, turns), warming):
