@@ -42,6 +42,7 @@ HEADERS = {
 }
 WHY = ("worker", "slot", "prompt_tokens", "cached_tokens", "source", "restored_tokens", "restore_ms")
 EACH_FOR_ITSELF = ("corral_requests_", "corral_request_", "corral_first_token_")  # of an answer that several share
+PLACED = "corral_placements_total"
 SAYINGS = {
     "answer": "say 20 words",
     "thought": "think 5 words then say 20 words",
@@ -104,8 +105,14 @@ class Place:
         self._before = {name: counted(address) for name, address in self._addresses.items()}
 
     def more(self, name: str) -> Figures:
-        """By what the counters of the API, or of a worker, have grown."""
-        return grown(self._before[name], counted(self._addresses[name]))
+        """By what the counters of the API, or of a worker, have grown; but for those of placements."""
+        more = grown(self._before[name], counted(self._addresses[name]))
+        return {figure: value for figure, value in more.items() if figure[0] != PLACED}
+
+    def placed(self) -> float:
+        """How many jobs were placed, for whatever reason."""
+        more = grown(self._before["api"], counted(self._addresses["api"]))
+        return sum(value for (name, _), value in more.items() if name == PLACED)
 
     @property
     def _addresses(self) -> dict[str, str]:
@@ -212,6 +219,7 @@ def of_line(line: Mapping[str, Any]) -> Figures:
 def agrees(place: Place, told: Told, line: dict[str, Any]) -> None:
     """All places say the same of a request that has ended."""
     assert place.more("api") == pytest.approx(of_line(line))
+    assert place.placed() == ("job" in line)
     told_alike(place, told, line)
 
 
@@ -329,6 +337,7 @@ def test_an_answer_that_two_share_is_told_to_both_and_counted_once(place: Place)
     more = Counter(of_line(own))
     more.update({figure: value for figure, value in of_line(joined).items() if figure[0].startswith(EACH_FOR_ITSELF)})
     assert place.more("api") == pytest.approx({**more, ("corral_coalesced_total", frozenset()): 1})
+    assert place.placed() == 1
     for told, line in zip(both, lines, strict=True):
         told_alike(place, told, line)
     worker_agrees(place, own, "done")

@@ -15,6 +15,7 @@ from infra.observability import metrics
 from tests.doubles.cluster import Cluster
 from tests.doubles.services import wait_for
 
+OF_LIST = {"ago_ms", "api"}  # which process told of it, and when
 LOG_ONLY = {"timestamp", "event", "part", "severity"}
 Figures = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -31,16 +32,16 @@ def known(line: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def status_of(cluster: Cluster, request_id: str) -> dict[str, Any]:
-    """The request as /v1/status has it, without its number."""
+    """The request as /v1/status has it."""
     shown = cluster.http.get("/v1/status", params={"requests": "1"}).json()
-    return _without_number(shown, request_id)
+    return _of_recent(shown, request_id)
 
 
 def page_of(cluster: Cluster, request_id: str) -> dict[str, Any]:
-    """The request as the page is told it, without its number."""
+    """The request as the page is told it."""
     with cluster.http.stream("GET", "/ui/events") as answer:
         line = next(line for line in answer.iter_lines() if line.startswith("data: "))
-    return _without_number(json.loads(line.removeprefix("data: ")), request_id)
+    return _of_recent(json.loads(line.removeprefix("data: ")), request_id)
 
 
 def why_of(cluster: Cluster, request_id: str) -> dict[str, Any]:
@@ -72,6 +73,6 @@ def grown(before: Figures, after: Figures) -> Figures:
     return {name: value - before.get(name, 0.0) for name, value in after.items() if value != before.get(name, 0.0)}
 
 
-def _without_number(shown: Mapping[str, Any], request_id: str) -> dict[str, Any]:
+def _of_recent(shown: Mapping[str, Any], request_id: str) -> dict[str, Any]:
     [one] = [one for one in shown["recent"] if one["request_id"] == request_id]
-    return {name: value for name, value in one.items() if name != "number"}
+    return {name: value for name, value in one.items() if name not in OF_LIST}
