@@ -27,8 +27,10 @@ def run(main: Callable[..., None]) -> int:
     """Run `main` as a command line. Exit code 0, or 1 with one clear sentence on stderr."""
     command = typer.Typer(add_completion=False)
     command.command()(main)
+    program = Path(sys.argv[0])
+    name = program.parent.name if program.stem == "__main__" else program.stem
     try:
-        command(prog_name=f"corral bench {Path(sys.argv[0]).stem}")
+        command(prog_name=f"corral bench {name}")
     except CorralError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

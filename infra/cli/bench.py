@@ -23,6 +23,8 @@ BENCHES = {
     "fairness": "who gets how much, and who waits, when agents want more than there is",
     "overload": "far more requests than room: who is refused, how soon, and do hints hold",
     "coalesce": "identical requests at once, with coalescing and without",
+    "engine": "which engine settings make a model faster here, one at a time, and the lines for corral.toml",
+    "peers": "Corral, LiteLLM, vllm-router, claude-code-router and llama-server itself on the same engines",
     "gather": "short requests on two workers, gathered or each on its own",
 }
 NO_NAME = ("", "-h", "--help")

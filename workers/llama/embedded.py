@@ -55,6 +55,13 @@ def _member(enumeration: str, prefix: str, words: Mapping[str, str] | None = Non
 _ON_OFF = {"on": "ENABLED", "1": "ENABLED", "true": "ENABLED", "off": "DISABLED", "0": "DISABLED", "false": "DISABLED"}
 _kv_type = _member("ggml_type", "GGML_TYPE_")
 
+_speculation = _member("common_speculative_type", "COMMON_SPECULATIVE_TYPE_")
+
+
+def _speculations(value: str) -> list[Any]:
+    return [_speculation(one) for one in value.split(",")]
+
+
 WITH_VALUE: Mapping[str, tuple[Convert, str]] = {
     flag: (convert, target)
     for flags, convert, target in (
@@ -105,6 +112,7 @@ WITH_VALUE: Mapping[str, tuple[Convert, str]] = {
         ("--min-p", float, "sampling.min_p"),
         ("--repeat-penalty", float, "sampling.penalty_repeat"),
         ("-lv --verbosity --log-verbosity", int, "verbosity"),
+        ("--spec-type", _speculations, "speculative.types"),
     )
     for flag in flags.split()
 }
