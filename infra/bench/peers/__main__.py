@@ -105,10 +105,10 @@ def measure(plan: Plan, programs: Mapping[Peer, Path], told: Told) -> dict[str, 
             with _on_one_engine(plan.long_model, FOUR_SLOTS, FOUR_CONTEXT_TOKENS, programs, folder, told) as (asked, _):
                 found["four"] = asyncio.run(one_engine.at_once(asked, Team(), plan.seed, 2, told))
         if "agents" in plan.rows:
-            grounds = Grounds(Ground(plan.model, 2, 4, plan.context, folder), programs)
+            grounds = Grounds(Ground(plan.model, 2, 4, plan.context, folder / "agents"), programs)
             found["agents"] = several.agents(grounds, grounds.sized(plan.shape, plan.base), plan.seed, told)
         if "kill" in plan.rows:
-            grounds = Grounds(Ground(plan.long_model, 2, 4, FOUR_CONTEXT_TOKENS, folder), programs)
+            grounds = Grounds(Ground(plan.long_model, 2, 4, FOUR_CONTEXT_TOKENS, folder / "kill"), programs)
             found["kill"] = several.killed(grounds, plan.seed, told)
     return found
 

@@ -55,7 +55,9 @@ class Ground:
 
     @property
     def settings(self) -> dict[str, Any]:
-        return {"slots": self.slots, "context_tokens": self.context_tokens, "threads": 1}
+        # The demo model is assembled in the data folder, and the peers' engines load it from there.
+        shape = {"slots": self.slots, "context_tokens": self.context_tokens, "threads": 1}
+        return shape | {"data_dir": self.folder / "data"}
 
 
 @dataclass(frozen=True, slots=True)

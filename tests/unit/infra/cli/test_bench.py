@@ -21,7 +21,12 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_every_program_among_the_benches_has_its_name_here() -> None:
     folder = REPOSITORY / "infra" / "bench"
-    programs = {file.stem for file in folder.glob("*.py") if "__main__" in file.read_text()}
+    files = [*folder.glob("*.py"), *folder.glob("*/__main__.py")]
+    programs = {
+        file.parent.name if file.stem == "__main__" else file.stem
+        for file in files
+        if "if __name__" in file.read_text()
+    }
     assert set(bench.BENCHES) == programs
 
 

@@ -1,0 +1,237 @@
+"""The engine's speed ladder: one setting at a time, on the given model, and the lines for `corral.toml`.
+
+    python -m infra.bench.engine --model PATH [--rungs kv,flash]
+
+Owns: the command line, the order A B A B of each rung, and the report.
+Never: two engines at once; on a GPU they would not fit. Each start loads the model again, so big models take long.
+"""
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from math import prod
+from pathlib import Path
+from time import monotonic
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from infra import engine_options, machine, model_setting
+from infra.bench import agents_house, ladder_engine, report
+from infra.bench import house as houses
+from infra.bench.agents_house import EngineCommand
+from infra.bench.command import run
+from infra.bench.ladder import Ladder, Measured, Setting, Verdict, chosen, judge
+from infra.bench.ladder_engine import Work
+from infra.bench.report import Figures
+from infra.errors import ConfigError, EngineError, StartError
+
+WIDTH = 132
+MEGABYTE = 2**20
+SHOWN = 160  # characters of why an engine did not start
+
+Told = Callable[[str], None]
+
+
+def main(
+    model: Annotated[str, typer.Option(help="A GGUF file, or demo.")] = "demo",
+    rungs: Annotated[str, typer.Option(help="Of threads,flash,kv,batch,ubatch,ngram; none: all.")] = "",
+    slots: Annotated[int, typer.Option(min=1, max=64, help="Slots of the engine.")] = 4,
+    context: Annotated[int, typer.Option(min=512, help="Window of a slot.")] = 8_192,
+    threads: Annotated[int, typer.Option(min=0, help="Threads of the base line; 0: cores less one.")] = 0,
+    engine_args: Annotated[str, typer.Option(help="Flags of the base line, as in corral.toml (-ngl 99).")] = "",
+    llama_server: Annotated[str, typer.Option(help="The engine; none: found as by corral up.")] = "",
+    prompt: Annotated[int, typer.Option(min=16, help="Words of a prompt.")] = 300,
+    tokens: Annotated[int, typer.Option(min=8, help="Tokens of an answer.")] = 64,
+    times: Annotated[int, typer.Option(min=1, help="Prompts and answers of each start.")] = 2,
+    rounds: Annotated[int, typer.Option(min=2, help="Starts of each side of a rung, in turn.")] = 2,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
+) -> None:
+    """Find the engine settings that make this model faster on this machine, one at a time.
+
+    Each setting is compared with all that was kept before it, in turn (A B A B). The best of a rung is kept if it
+    helped by more than the noise. The model is loaded for each of some 32 starts. All advice is measured here, for this
+    machine alone. Memory is that of the engine's process in RAM: what a card holds is not counted.
+    """
+    if prompt * 2 + tokens > context:
+        raise ConfigError(f"--prompt {prompt}: with --tokens {tokens} it does not fit into --context {context}")
+    model_setting.read(model)
+    given = engine_options.split(engine_args)
+    cores = machine.cores()
+    base_threads = threads or max(1, cores - 1)
+    to_try = chosen(rungs, cores, base_threads)
+    command = report.command_line("infra.bench.engine")
+    print(f"$ {command}")
+    settings: dict[str, Any] = {"slots": slots, "context_tokens": context, "threads": base_threads}
+    settings |= {"engine_args": engine_args} | ({"llama_server": llama_server} if llama_server else {})
+    work = Work(prompt, tokens, slots, times)
+    # The demo model is assembled in the data folder, and each engine loads it from there.
+    with _telling() as told, tempfile.TemporaryDirectory(prefix="corral-ladder-") as folder:
+        told("looking how Corral runs this model's engine")
+        engine = _command(model, settings | {"data_dir": folder})
+        steps = climb(engine, to_try.values(), work, rounds, told)
+    _show(steps, slots)
+    lines = _lines(steps, given)
+    _recommend(lines)
+    report.save(json_file, command, {"machine": _machine(), "steps": [step_figures(s) for s in steps], "toml": lines})
+
+
+@dataclass(slots=True)
+class Step:
+    """One row of the table: a setting, its figures and what came of it. The first is the base line."""
+
+    setting: Setting
+    tried: list[Measured] = field(default_factory=list)
+    base: list[Measured] = field(default_factory=list)
+    verdict: Verdict | None = None
+    kept: bool = False
+    problem: str = ""
+
+
+def climb(
+    command: EngineCommand, rungs: Iterable[Sequence[Setting]], work: Work, rounds: int, told: Told
+) -> list[Step]:
+    """All rungs in turn; of what helped on one, that which helped most is kept.
+
+    Raises StartError or EngineError when the base line itself does not work. A setting that this engine or model does
+    not take is told and left out.
+    """
+    ladder, began_s = Ladder(), monotonic()
+    steps = [Step(Setting("base line", {}), [ladder_engine.measured(command, {}, work, told)])]
+    start_s = monotonic() - began_s
+    left = list(rungs)
+    while left:
+        starts = rounds * sum(1 + len(settings) for settings in left)
+        settings = left.pop(0)
+        tell = partial(_tell, told, f"{settings[0].name}, in all about {starts * start_s / 60:.0f} min left")
+        tried = _rung(command, ladder, settings, work, rounds, tell)
+        best = best_of(tried)
+        if best is not None:
+            best.kept = True
+            ladder.kept.append(best.setting)
+        steps += tried
+    return steps
+
+
+def best_of(steps: Sequence[Step]) -> Step | None:
+    """What helped most; None when nothing did."""
+    helped = [step for step in steps if step.verdict is not None and step.verdict.helped]
+    return max(helped, key=lambda step: step.verdict.gain if step.verdict else 0, default=None)
+
+
+def _tell(told: Told, about: str, text: str) -> None:
+    told(f"{about}: {text}")
+
+
+def _rung(
+    command: EngineCommand, ladder: Ladder, settings: Sequence[Setting], work: Work, rounds: int, told: Told
+) -> list[Step]:
+    """The base line and each setting in turn, so that all meet the same machine."""
+    base: list[Measured] = []
+    steps = {setting.name: Step(setting) for setting in settings}
+    for _ in range(rounds):
+        base.append(ladder_engine.measured(command, ladder.flags, work, told))
+        for step in steps.values():
+            if step.problem:
+                continue
+            try:
+                flags = ladder.flags | dict(step.setting.flags)
+                step.tried.append(ladder_engine.measured(command, flags, work, told))
+            except (StartError, EngineError) as error:
+                step.problem = str(error).strip().splitlines()[-1][:SHOWN]
+    for step in steps.values():
+        if not step.problem:
+            step.base, step.verdict = base, judge(base, step.tried)
+    return list(steps.values())
+
+
+def step_figures(step: Step) -> Figures:
+    """A step for the JSON file."""
+    figures: Figures = {"setting": step.setting.name, "flags": dict(step.setting.flags), "problem": step.problem}
+    figures |= {"tried": [asdict(one) for one in step.tried], "base": [asdict(one) for one in step.base]}
+    return figures | ({"verdict": asdict(step.verdict), "kept": step.kept} if step.verdict else {})
+
+
+def _command(model: str, settings: dict[str, Any]) -> EngineCommand:
+    """How Corral itself runs the engine of these settings."""
+    with houses.started(model, store_dir="off", **settings) as house:
+        return agents_house.commands_of(house)[0]
+
+
+def _show(steps: Sequence[Step], slots: int) -> None:
+    table = Table(title=f"Engine, one setting at a time; {_machine()}", title_justify="left")
+    table.add_column("", no_wrap=True)
+    for column in ("prefill, tokens/s", "decode 1 slot", f"decode {slots} slots", "MiB", "faster", "noise", ""):
+        table.add_column(column, justify="right")
+    for step in steps:
+        table.add_row(step.setting.name, *_cells(step))
+    console = Console(width=WIDTH)
+    console.print(table)
+    gains = [step.verdict.gain for step in steps if step.kept and step.verdict]
+    console.print(f"All that was kept, one on the other: {prod(gains):.2f} times as fast.", highlight=False)
+    for step in steps:
+        if step.problem:
+            console.print(f"- {step.setting.name}: not possible here: {step.problem}", markup=False, highlight=False)
+
+
+def _cells(step: Step) -> tuple[str, ...]:
+    if step.problem:
+        return ("-",) * 6 + ("not possible",)
+    last = sorted(step.tried, key=lambda one: one.turn_s)[(len(step.tried) - 1) // 2]
+    speeds = (last.prefill_per_s, last.decode_per_s, last.decode_all_per_s, last.memory_bytes / MEGABYTE)
+    figures = tuple(f"{value:,.0f}" if value >= 100 else f"{value:.1f}" for value in speeds)
+    if step.verdict is None:
+        return (*figures, "", "", "")
+    guessed = f", {last.accepted:.0%} guessed right" if last.accepted is not None else ""
+    what = f"{'kept' if step.kept else 'left'}: {step.verdict.why}{guessed}"
+    return (*figures, f"{step.verdict.gain:.2f}x", f"{step.verdict.noise:.0%}", what)
+
+
+def _lines(steps: Sequence[Step], given: Sequence[str]) -> list[str]:
+    """The lines for `corral.toml`; none when nothing helped."""
+    return Ladder([step.setting for step in steps if step.kept]).lines(given)
+
+
+def _recommend(lines: Sequence[str]) -> None:
+    if not lines:
+        print("Nothing helped beyond the noise: leave the engine settings as they are.")
+        return
+    print("For corral.toml:\n")
+    for line in lines:
+        print(f"    {line}")
+    if any("-ctk" in line for line in lines):
+        print("\nA smaller KV cache rounds what the model remembers; look at its answers before you keep it.")
+
+
+def _machine() -> str:
+    cards = ", ".join(machine.card_names()) or "no GPU"
+    return f"{machine.cores()} CPU cores, {cards}"
+
+
+@contextmanager
+def _telling() -> Iterator[Told]:
+    """What goes on, on stderr: one line that changes on a terminal, else a line for each setting."""
+    console = Console(stderr=True)
+    last = ""
+    with console.status("") as status:
+
+        def told(text: str) -> None:
+            nonlocal last
+            part = text.partition(":")[0]
+            if console.is_terminal:
+                status.update(text)
+            elif part != last and os.environ.get("CI") is None:
+                print(part, file=sys.stderr, flush=True)
+            last = part
+
+        yield told
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))
