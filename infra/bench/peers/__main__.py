@@ -28,7 +28,7 @@ from infra.bench.latency import Load
 from infra.bench.peers import one_engine, packages, several, sides, table
 from infra.bench.peers.one_engine import Found, Told
 from infra.bench.peers.several import Ground, Grounds
-from infra.bench.peers.sides import CORRAL, LLAMA_SERVER, PEER_ENGINE_FLAGS, ROUTER_POLICIES, Peer, Side
+from infra.bench.peers.sides import CORRAL, LLAMA_SERVER, ROUTER_POLICIES, Peer, Side
 from infra.bench.together import Team
 from infra.errors import ConfigError, StartError
 
@@ -48,6 +48,7 @@ class Plan:
     rows: tuple[str, ...]
     rounds: int
     requests: int
+    repeat: int
     shape: Shape
     base: int
     context: int
@@ -62,6 +63,7 @@ def main(
     rows: Annotated[str, typer.Option(help=f"Rows, with commas, of {','.join(ROWS)}; none: all.")] = "",
     rounds: Annotated[int, typer.Option(min=1, help="Requests to each side, for the time to first token.")] = 60,
     requests: Annotated[int, typer.Option(min=1, help="Requests of each side and round, for requests a second.")] = 96,
+    repeat: Annotated[int, typer.Option(min=1, help="Rounds of the agents over all sides.")] = 2,
     agents: Annotated[int, typer.Option(min=1, help="Agents at once.")] = 8,
     turns: Annotated[int, typer.Option(min=1, help="Turns of each agent.")] = 6,
     base: Annotated[int, typer.Option(min=1, help="Tokens of the agents' system and tools.")] = 16_000,
@@ -78,7 +80,7 @@ def main(
     """
     shape = Shape(agents, turns, 0, (100, 600), 1.0, 0, 0, ANSWER_TOKENS)
     seed = secrets.token_hex(4)
-    plan = Plan(model, long_model or model, _chosen(rows), rounds, requests, shape, base, context, seed)
+    plan = Plan(model, long_model or model, _chosen(rows), rounds, requests, repeat, shape, base, context, seed)
     command, head = report.command_line("infra.bench.peers"), table.header()
     print(f"$ {command}")
     with _telling() as told:
@@ -106,7 +108,9 @@ def measure(plan: Plan, programs: Mapping[Peer, Path], told: Told) -> dict[str, 
                 found["four"] = asyncio.run(one_engine.at_once(asked, Team(), plan.seed, 2, told))
         if "agents" in plan.rows:
             grounds = Grounds(Ground(plan.model, 2, 4, plan.context, folder / "agents"), programs)
-            found["agents"] = several.agents(grounds, grounds.sized(plan.shape, plan.base), plan.seed, told)
+            found["agents"] = several.agents(
+                grounds, grounds.sized(plan.shape, plan.base), plan.seed, plan.repeat, told
+            )
         if "kill" in plan.rows:
             grounds = Grounds(Ground(plan.long_model, 2, 4, FOUR_CONTEXT_TOKENS, folder / "kill"), programs)
             found["kill"] = several.killed(grounds, plan.seed, told)
@@ -137,7 +141,7 @@ def _on_one_engine(
         house = stack.enter_context(houses.started(model, slots=slots, context_tokens=context, threads=1))
         parts = _children() - before
         commands = agents_house.commands_of(house)
-        engines = stack.enter_context(agents_house.engines(commands, PEER_ENGINE_FLAGS))
+        engines = stack.enter_context(agents_house.engines(commands, ()))
         asked = [Side(LLAMA_SERVER, engines[0].url, engines[0].key), Side(CORRAL, house.url, house.key, tuple(parts))]
         asked += stack.enter_context(sides.all_opened(programs, engines, folder, told))
         yield asked, {engine.pid for engine in (*house.engines, *engines)}

@@ -20,7 +20,7 @@ import httpx
 from infra.bench import agents_house
 from infra.bench import house as houses
 from infra.bench.agents_bodies import Hearing
-from infra.bench.agents_figures import figures
+from infra.bench.agents_figures import figures, medians
 from infra.bench.agents_house import Counter, EngineCommand
 from infra.bench.agents_replay import Direct, Gateway, Replay
 from infra.bench.agents_replay import Side as Asking
@@ -124,20 +124,27 @@ def _with_one_key(commands: Sequence[EngineCommand]) -> list[EngineCommand]:
     return [replace(command, environ={**command.environ, **key}) for command in commands]
 
 
-def agents(grounds: Grounds, shape: Shape, seed: str, told: Told) -> Found:
-    """The replay of coding agents, one side after another; the figures are those of `corral bench agents`."""
-    found: Found = {}
-    for name in grounds.names:
-        if not grounds.spreads(name):
-            found[name] = {"error": ONE_ENGINE_ONLY}
-            continue
-        told(f"agents: {name}")
-        try:
-            with grounds.opened(name) as side:
-                found[name] = asyncio.run(_replay(side.asking(), Cast(shape, seed, f"{seed} {name}")))
-        except StartError as error:
-            found[name] = {"error": str(error)}
-    return found
+def agents(grounds: Grounds, shape: Shape, seed: str, repeat: int, told: Told) -> Found:
+    """The replay of coding agents, one side after another, `repeat` times: A B A B. Medians of the figures of
+    `corral bench agents`; failed requests are summed."""
+    runs: dict[str, list[Figures]] = {name: [] for name in grounds.names if grounds.spreads(name)}
+    found: Found = {name: {"error": ONE_ENGINE_ONLY} for name in grounds.names if name not in runs}
+    for number in range(repeat):
+        for name in [name for name in runs if name not in found]:
+            told(f"agents, round {number + 1} of {repeat}: {name}")
+            try:
+                with grounds.opened(name) as side:
+                    cast = Cast(shape, seed, f"{seed} {number} {name}")
+                    runs[name].append(asyncio.run(_replay(side.asking(), cast)))
+            except StartError as error:
+                found[name] = {"error": str(error)}
+    return found | {name: _of_rounds(rounds) for name, rounds in runs.items() if name not in found}
+
+
+def _of_rounds(rounds: Sequence[Figures]) -> Figures:
+    figures: Figures = {name: spread[0] for name, spread in medians(rounds).items()}
+    errors = [error for run in rounds for error in run.get("errors", ())]
+    return figures | {"failed": sum(run["failed"] for run in rounds), "errors": errors, "rounds": list(rounds)}
 
 
 def killed(grounds: Grounds, seed: str, told: Told) -> Found:

@@ -94,7 +94,7 @@ def test_litellm_keeps_a_session_at_its_engine(tmp_path: Path) -> None:
 
 
 def test_a_failed_installation_is_told_and_done_again_the_next_time(tmp_path: Path) -> None:
-    package = Package("nothing", "pip", "./no-such-folder/nothing", "1", "bin/nothing")
+    package = Package("nothing", "npm", "./no-such-folder", "1", "cli.js")
     for _ in range(2):
         with pytest.raises(StartError, match="its installation failed"):
             packages.install(package, tmp_path)
