@@ -30,8 +30,7 @@ from infra.errors import StartError
 CORRAL, LLAMA_SERVER = "Corral", "llama-server"
 READY_LIMIT_S = 90.0
 ROUTER_POLICIES = ("consistent_hash", "cache_aware", "sticky_least_loaded")
-# With several conversations a slot, engines that are not pinned keep what loses its slot in memory, as llama-server does
-# by default.
+# Engines whose slots nobody pins keep prompts that lose their slot in memory, as llama-server does by default.
 PEER_ENGINE_FLAGS = ("--cache-ram", "4096")
 
 
