@@ -34,6 +34,7 @@ from infra.errors import ConfigError, EngineError, StartError
 
 WIDTH = 132
 MEGABYTE = 2**20
+SAID = "error: "  # how a part begins its last line
 SHOWN = 160  # characters of why an engine did not start
 
 Told = Callable[[str], None]
@@ -59,27 +60,26 @@ def main(
     helped by more than the noise. The model is loaded for each of some 32 starts. All advice is measured here, for this
     machine alone. Memory is that of the engine's process in RAM: what a card holds is not counted.
     """
-    if prompt * 2 + tokens > context:
-        raise ConfigError(f"--prompt {prompt}: with --tokens {tokens} it does not fit into --context {context}")
-    model_setting.read(model)
-    given = engine_options.split(engine_args)
-    cores = machine.cores()
+    _check(model, prompt, tokens, context)
+    cores, given = machine.cores(), engine_options.split(engine_args)
     base_threads = threads or max(1, cores - 1)
     to_try = chosen(rungs, cores, base_threads)
     command = report.command_line("infra.bench.engine")
     print(f"$ {command}")
     settings: dict[str, Any] = {"slots": slots, "context_tokens": context, "threads": base_threads}
     settings |= {"engine_args": engine_args} | ({"llama_server": llama_server} if llama_server else {})
-    work = Work(prompt, tokens, slots, times)
-    # The demo model is assembled in the data folder, and each engine loads it from there.
-    with _telling() as told, tempfile.TemporaryDirectory(prefix="corral-ladder-") as folder:
-        told("looking how Corral runs this model's engine")
-        engine = _command(model, settings | {"data_dir": folder})
-        steps = climb(engine, to_try.values(), work, rounds, told)
+    steps = _measure(model, settings, to_try.values(), Work(prompt, tokens, slots, times), rounds)
     _show(steps, slots)
-    lines = _lines(steps, given)
+    lines = Ladder([step.setting for step in steps if step.kept]).lines(given)
     _recommend(lines)
     report.save(json_file, command, {"machine": _machine(), "steps": [step_figures(s) for s in steps], "toml": lines})
+
+
+def _check(model: str, prompt: int, tokens: int, context: int) -> None:
+    """Raises StartError for a model that is not there, ConfigError for a prompt that cannot fit."""
+    model_setting.read(model)
+    if prompt * 2 + tokens > context:
+        raise ConfigError(f"--prompt {prompt}: with --tokens {tokens} it does not fit into --context {context}")
 
 
 @dataclass(slots=True)
@@ -158,10 +158,25 @@ def step_figures(step: Step) -> Figures:
     return figures | ({"verdict": asdict(step.verdict), "kept": step.kept} if step.verdict else {})
 
 
+def _measure(
+    model: str, settings: dict[str, Any], rungs: Iterable[Sequence[Setting]], work: Work, rounds: int
+) -> list[Step]:
+    # The demo model is assembled in the data folder, and each engine loads it from there.
+    with _telling() as told, tempfile.TemporaryDirectory(prefix="corral-ladder-") as folder:
+        told("looking how Corral runs this model's engine")
+        return climb(_command(model, settings | {"data_dir": folder}), rungs, work, rounds, told)
+
+
 def _command(model: str, settings: dict[str, Any]) -> EngineCommand:
-    """How Corral itself runs the engine of these settings."""
-    with houses.started(model, store_dir="off", **settings) as house:
-        return agents_house.commands_of(house)[0]
+    """How Corral itself runs the engine of these settings. Raises StartError with the part's own sentence."""
+    try:
+        with houses.started(model, store_dir="off", **settings) as house:
+            return agents_house.commands_of(house)[0]
+    except StartError as error:
+        said = [line for line in str(error).splitlines() if line.startswith(SAID)]
+        if not said:
+            raise
+        raise StartError("bench", said[-1].removeprefix(SAID)) from None
 
 
 def _show(steps: Sequence[Step], slots: int) -> None:
@@ -191,11 +206,6 @@ def _cells(step: Step) -> tuple[str, ...]:
     guessed = f", {last.accepted:.0%} guessed right" if last.accepted is not None else ""
     what = f"{'kept' if step.kept else 'left'}: {step.verdict.why}{guessed}"
     return (*figures, f"{step.verdict.gain:.2f}x", f"{step.verdict.noise:.0%}", what)
-
-
-def _lines(steps: Sequence[Step], given: Sequence[str]) -> list[str]:
-    """The lines for `corral.toml`; none when nothing helped."""
-    return Ladder([step.setting for step in steps if step.kept]).lines(given)
 
 
 def _recommend(lines: Sequence[str]) -> None:

@@ -7,6 +7,7 @@ import psutil
 import pytest
 
 from infra.bench import engine as ladder
+from infra.errors import StartError
 from tests.doubles import scripted_model
 
 pytestmark = pytest.mark.acceptance
@@ -15,6 +16,13 @@ pytestmark = pytest.mark.acceptance
 def living_children() -> set[int]:
     """Pids of this process's descendants; other tests of the session may own some."""
     return {p.pid for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE}
+
+
+def test_flags_that_corral_owns_are_refused_in_one_sentence(tmp_path: Path) -> None:
+    model, before = str(scripted_model.write(scripted_model.long_text(), tmp_path)), living_children()
+    with pytest.raises(StartError, match=r"^bench: engine_args: -c is not allowed here: use --context"):
+        ladder.main(model=model, rungs="flash", engine_args="-c 5")
+    assert living_children() <= before
 
 
 def test_two_rungs_are_climbed_on_the_real_engine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
