@@ -18,6 +18,7 @@ from infra.errors import ConfigError
 TURN_PROMPT_TOKENS, TURN_ANSWER_TOKENS = 1_000, 200
 LEAST_NOISE = 0.02  # what two runs of one engine differ by on a quiet machine
 LESS_MEMORY = 0.95
+SMALL_LOSS = 0.05  # of time, that less memory may cost
 
 Flags = Mapping[str, str]  # flag -> value; what the engine is given in place of its own
 
@@ -123,11 +124,19 @@ def judge(base: Sequence[Measured], tried: Sequence[Measured]) -> Verdict:
     gain = median(a.turn_s / b.turn_s for a, b in pairs)
     memory = median(b.memory_bytes / max(1, a.memory_bytes) for a, b in pairs)
     noise = max(LEAST_NOISE, _spread([one.turn_s for one in base]), _spread([one.turn_s for one in tried]))
-    faster = gain > 1 + noise
-    slower = gain < 1 - noise
-    smaller = memory < LESS_MEMORY
-    why = "faster" if faster else "slower" if slower else "less memory" if smaller else "within the noise"
-    return Verdict(round(gain, 3), round(noise, 3), round(memory, 3), faster or (smaller and not slower), why)
+    helped, why = _judged(gain, noise, memory)
+    return Verdict(round(gain, 3), round(noise, 3), round(memory, 3), helped, why)
+
+
+def _judged(gain: float, noise: float, memory: float) -> tuple[bool, str]:
+    if gain > 1 + noise:
+        return True, "faster"
+    if gain < 1 - noise:
+        return False, "slower"
+    if memory >= LESS_MEMORY:
+        return False, "within the noise"
+    # Much noise must not pass for no loss.
+    return (True, "less memory") if gain > 1 - SMALL_LOSS else (False, "less memory, maybe slower")
 
 
 def _spread(values: Sequence[float]) -> float:

@@ -51,6 +51,11 @@ def test_what_helps_by_less_than_the_base_line_differs_from_itself_did_not_help(
     assert not verdict.helped
 
 
+def test_much_noise_does_not_pass_for_memory_at_no_cost() -> None:
+    verdict = judge([BASE, times(1.5)], [times(0.9, memory=0.6), times(1.35, memory=0.6)])
+    assert (verdict.helped, verdict.why) == (False, "less memory, maybe slower")
+
+
 @given(st.floats(0.2, 5), st.floats(0.2, 5))
 def test_an_engine_never_helps_over_itself(one: float, other: float) -> None:
     assert not judge([times(one), times(other)], [times(one), times(other)]).helped

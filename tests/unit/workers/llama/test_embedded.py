@@ -22,6 +22,7 @@ SAMPLES = {
     "-fa": "on",
     "--flash-attn": "auto",
     "-ctk": "q8_0",
+    "--spec-type": "ngram-simple,ngram-mod",
     "--cache-type-k": "f16",
     "-ctv": "q4_0",
     "--cache-type-v": "bf16",
