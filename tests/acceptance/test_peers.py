@@ -5,11 +5,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from infra.bench.four import Team
 from infra.bench.latency import Load
 from infra.bench.peers import one_engine
 from infra.bench.peers.several import BROKEN, WHOLE, Ground, Grounds, killed
 from infra.bench.peers.sides import CORRAL, LLAMA_SERVER, Side
-from infra.bench.together import Team
 from tests.doubles import scripted_model
 
 pytestmark = pytest.mark.acceptance

@@ -24,12 +24,12 @@ from infra.bench import agents_house, report
 from infra.bench import house as houses
 from infra.bench.agents_session import Shape
 from infra.bench.command import run
+from infra.bench.four import Team
 from infra.bench.latency import Load
 from infra.bench.peers import one_engine, packages, several, sides, table
 from infra.bench.peers.one_engine import Found, Told
 from infra.bench.peers.several import Ground, Grounds
 from infra.bench.peers.sides import CORRAL, LLAMA_SERVER, ROUTER_POLICIES, Peer, Side
-from infra.bench.together import Team
 from infra.errors import ConfigError, StartError
 
 ROWS = ("first", "small", "rate", "memory", "four", "agents", "kill")

@@ -17,10 +17,10 @@ import psutil
 
 from infra.bench.asking import MESSAGES, Outcome, Target, side_by_side
 from infra.bench.bodies import Conversation, session_headers
+from infra.bench.four import Team
 from infra.bench.latency import GROWTH, PAIRS_A_TURN, Load
 from infra.bench.peers.sides import LLAMA_SERVER, Side
 from infra.bench.report import Figures, percentile
-from infra.bench.together import Team
 from infra.errors import EngineError
 
 MEGABYTE = 2**20
