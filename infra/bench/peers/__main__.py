@@ -62,7 +62,7 @@ def main(
     ] = "",
     rows: Annotated[str, typer.Option(help=f"Rows, with commas, of {','.join(ROWS)}; none: all.")] = "",
     rounds: Annotated[int, typer.Option(min=1, help="Requests to each side, for the time to first token.")] = 60,
-    requests: Annotated[int, typer.Option(min=1, help="Requests of each side and round, for requests a second.")] = 96,
+    requests: Annotated[int, typer.Option(min=1, help="Requests of each side and round, for requests a second.")] = 48,
     repeat: Annotated[int, typer.Option(min=1, help="Rounds of the agents over all sides.")] = 2,
     agents: Annotated[int, typer.Option(min=1, help="Agents at once.")] = 8,
     turns: Annotated[int, typer.Option(min=1, help="Turns of each agent.")] = 6,
