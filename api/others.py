@@ -49,8 +49,9 @@ class Others:
 
     async def turn(self) -> None:
         """Hear the others if somebody looks here, and tell them if somebody looks anywhere. Raises BrokerDown."""
-        if self._clock() - self._looked_s < LOOKS_S:
-            self._heard = [told for word in await self._ledgers.look() if (told := _read(word)) is not None]
+        looks = self._clock() - self._looked_s < LOOKS_S
+        words = await self._ledgers.look() if looks else []  # else what was heard is old when somebody comes again
+        self._heard = [told for word in words if (told := _read(word)) is not None]
         watched, processes = await self._ledgers.watched()
         self._others = processes - 1
         if watched:

@@ -81,6 +81,21 @@ async def test_nothing_is_told_and_nobody_is_asked_while_nobody_looks() -> None:
     assert store.watched is False
 
 
+async def test_who_looks_again_later_is_not_shown_what_was_heard_long_ago() -> None:
+    store, now = Store(), [0.0]
+    others = Others(store.of("a"), "a", lambda: now[0])
+    store.told["b"] = b'["b", {"running": [{"took_ms": 1}], "recent": []}]'
+    others.look()
+    await others.turn()
+    assert len(others.look()["running"]) == 1
+    store.told.clear()
+    now[0] = LOOKS_S
+    await others.turn()
+    now[0] = 3600.0
+    seen = others.look()
+    assert (seen["running"], seen["apis"], seen["apis_silent"]) == ([], ["a"], 1)
+
+
 async def test_one_that_has_told_nothing_is_counted() -> None:
     store = Store()
     others = Others(store.of("a"), "a")
