@@ -4,7 +4,8 @@ Owns: the stream of one recording, and what its salt must be.
 Never: what a shape holds (`shapes`).
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
 from time import monotonic
 from typing import Any
 
@@ -31,7 +32,9 @@ async def shapes(request: Request) -> StreamingResponse:
     house.keyring.caller(request.headers)
     salt = _salt(request.headers.get(SALT_HEADER, ""))
     headers = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-    return StreamingResponse(_events(request, house, salt), media_type="text/event-stream", headers=headers)
+    events = _events(request, house, salt)
+    first = await anext(events)  # listens now: one listener too many is refused while a status can still be sent
+    return StreamingResponse(_all(first, events), media_type="text/event-stream", headers=headers)
 
 
 def _salt(text: str) -> bytes:
@@ -44,7 +47,14 @@ def _salt(text: str) -> bytes:
     return salt
 
 
-async def _events(request: Request, house: House, salt: bytes) -> AsyncIterator[bytes]:
+async def _all(first: bytes, others: AsyncGenerator[bytes]) -> AsyncIterator[bytes]:
+    async with aclosing(others):
+        yield first
+        async for event in others:
+            yield event
+
+
+async def _events(request: Request, house: House, salt: bytes) -> AsyncGenerator[bytes]:
     """First who tells and how many such processes there are; then shapes, and each silent second a comment."""
     settings = house.settings
     with house.ledger.shapes.listening(salt) as listener:

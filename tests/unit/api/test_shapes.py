@@ -1,6 +1,7 @@
 """The shape of a request holds what a replay needs and nothing that a person wrote."""
 
 import secrets
+from contextlib import ExitStack
 from typing import Any
 
 import orjson
@@ -9,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.protocol.request import Call, parse
-from api.shapes import MOST_WAITING, Shapes
+from api.shapes import MOST_LISTENERS, Shapes
 from infra.bench.shaping import Shaping
 from infra.bench.trace import line_of
+from infra.errors import Refused
 
 pytestmark = pytest.mark.unit
 
@@ -99,12 +101,28 @@ def test_a_request_that_was_never_understood_has_no_shape() -> None:
 async def test_a_recorder_that_does_not_read_costs_a_bounded_amount_and_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Long prompts cost more than short ones, so pieces are counted."""
     monkeypatch.setattr("api.shapes.EVERY_S", 0.01)
-    shapes, one = Shapes(), call("base", ["a"])
+    monkeypatch.setattr("api.shapes.MOST_WAITING", 10)
+    shapes, short, long = Shapes(), call("base", ["a"]), call("base", ["a", "b", "c", "d"])
     with shapes.listening(SALT) as listener:
-        for _ in range(MOST_WAITING + 3):
+        for one in (short, long, long, short, short):  # 2, 5, 5, 2 and 2 pieces
             shapes.ended(one, fields())
-        assert listener.dropped == 3
-        for _ in range(MOST_WAITING):
+        assert listener.dropped == 2
+        for _ in range(3):
             assert await listener.next() is not None
         assert await listener.next() is None
+        shapes.ended(long, fields())
+        assert await listener.next() is not None
+        assert listener.dropped == 2
+
+
+def test_one_recorder_too_many_is_refused_until_another_has_left() -> None:
+    shapes = Shapes()
+    with ExitStack() as others:
+        for _ in range(MOST_LISTENERS - 1):
+            others.enter_context(shapes.listening(SALT))
+        with shapes.listening(SALT), pytest.raises(Refused, match="end one of them"), shapes.listening(SALT):
+            pass
+        with shapes.listening(SALT):
+            pass
