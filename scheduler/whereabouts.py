@@ -65,6 +65,7 @@ class Whereabouts:
             with broker_errors():
                 answers: list[Any] = await pipeline.execute()
         except BrokerDown as error:
+            asks = list(self._asks)  # all who wait: each look of theirs would take the same few seconds to fail
             for ask in asks:
                 ask.error = error
         else:
