@@ -34,7 +34,11 @@ def _come(house: House, numbers: Iterator[int], refused: list[str], say: Callabl
         for number in numbers:  # shared: a step of a `range` is one of C's, and so atomic
             body = {"model": "any", "messages": [{"role": "user", "content": f"guest {number}: say 1 words"}]}
             who = {"x-claude-code-session-id": f"guest-{number}", "x-agent-id": f"guest-{number}"}
-            answer = http.post("/v1/messages", json=body, headers=who)
+            try:
+                answer = http.post("/v1/messages", json=body, headers=who)
+            except httpx.HTTPError as error:
+                refused.append(repr(error))
+                return
             if answer.status_code != httpx.codes.OK:
                 refused.append(f"{answer.status_code} {answer.text[:300]}")
                 return

@@ -1,12 +1,15 @@
 """The judge of the chaos suite finds what it is there to find."""
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from tests.acceptance.wire import Event
+from tests.chaos.crowd import CLIENTS, pass_through
 from tests.chaos.faults import Fault
 from tests.chaos.judge import Asking, Expected, percentile, said_in_vain, verdict
+from tests.chaos.house import House
 from tests.chaos.run import ASKED_AGAIN, recovery_s, told_too_soon, unexplained
 from tests.chaos.soak import Sample, slopes
 
@@ -100,3 +103,9 @@ def test_what_rises_after_the_warm_up_is_found() -> None:
 
     found = {slope.name: slope.good for slope in slopes([sample(at) for at in range(100)])}
     assert found == {"api MiB": False, "w1 MiB": True, "api threads": True, "api objects": False}
+
+
+def test_a_crowd_that_nobody_answers_is_no_crowd_that_passed_through() -> None:
+    nobody = cast(House, SimpleNamespace(url="http://127.0.0.1:1"))
+    with pytest.raises(AssertionError, match="ConnectError"):
+        pass_through(nobody, lambda _: None, conversations=2 * CLIENTS)
