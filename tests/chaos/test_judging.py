@@ -8,8 +8,8 @@ import pytest
 from tests.acceptance.wire import Event
 from tests.chaos.crowd import CLIENTS, pass_through
 from tests.chaos.faults import Fault
-from tests.chaos.judge import Asking, Expected, percentile, said_in_vain, verdict
 from tests.chaos.house import House
+from tests.chaos.judge import Asking, Expected, percentile, said_in_vain, verdict
 from tests.chaos.run import ASKED_AGAIN, recovery_s, told_too_soon, unexplained
 from tests.chaos.soak import Sample, slopes
 
