@@ -152,7 +152,8 @@ class _Exporter(SpanExporter):
         """Say that spans were lost, unless that was said just now."""
         if time.monotonic() < self._next_s:
             return
-        log.warning("traces_not_sent", collector=self._host, spans=self._lost, reason=self._why.words)
+        known = {"spans": self._lost} if self._lost else {}  # nobody counts what is dropped while it waits
+        log.warning("traces_not_sent", collector=self._host, **known, reason=self._why.words)
         self._next_s = time.monotonic() + TOLD_EVERY_S
         self._lost, self._why.full, self._why.status = 0, False, 0
 

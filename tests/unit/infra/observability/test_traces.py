@@ -35,7 +35,10 @@ def test_packages_that_are_missing_are_named_only_to_whom_wants_traces(monkeypat
 
 
 @pytest.mark.parametrize("path", ["", "/", "/v1/traces"])
-def test_a_span_is_told_with_its_fields_its_stages_and_the_id_that_was_chosen(path: str) -> None:
+def test_a_span_is_told_with_its_fields_its_stages_and_the_id_that_was_chosen(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("infra.observability.otlp.CLOSE_S", 60.0)
     with collecting() as collector:
         made = OtlpTraces(f"{collector.url}{path}", "worker", "w1")
         now_s = monotonic()
@@ -84,6 +87,17 @@ def test_a_collector_that_hangs_holds_up_neither_spans_nor_the_end() -> None:
         threading.Thread(target=much, daemon=True).start()
         assert ended.wait(60)
         assert collector.asked == 1
+
+
+def test_where_nobody_knows_how_many_were_lost_no_number_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("infra.observability.otlp.CLOSE_S", 0.1)
+    with collecting() as collector, capture_logs() as logged:
+        collector.stuck.set()
+        made = OtlpTraces(collector.url, "api", "api")
+        made.begin("request", {}).end({})
+        made.close()
+    [line] = [one for one in logged if one["event"] == "traces_not_sent"]
+    assert line.get("spans") != 0
 
 
 def test_a_trace_that_its_client_does_not_keep_is_not_sent() -> None:
