@@ -62,6 +62,8 @@ def _read(word: bytes) -> tuple[str, Requests] | None:
     """What a process has told; None when it is of a version that tells other things."""
     try:
         name, requests = orjson.loads(word)
-        return str(name), Requests(requests["running"], requests["recent"])
+        told = str(name), Requests(requests["running"], requests["recent"])
+        together([told])  # whoever looks must not be the one who finds out
+        return told
     except (ValueError, TypeError, KeyError):
         return None

@@ -104,7 +104,17 @@ async def test_one_that_has_told_nothing_is_counted() -> None:
     assert (others.look()["apis"], others.look()["apis_silent"]) == (["a"], 1)
 
 
-@pytest.mark.parametrize("word", [b"{", b"[1]", b'["b", {"running": []}]', b'["b", 7]'])
+@pytest.mark.parametrize(
+    "word",
+    [
+        b"{",
+        b"[1]",
+        b'["b", {"running": []}]',
+        b'["b", 7]',
+        b'["b", {"running": [7], "recent": []}]',
+        b'["b", {"running": [], "recent": [{}]}]',
+    ],
+)
 async def test_a_word_of_another_version_is_passed_over(word: bytes) -> None:
     store = Store()
     store.told["b"] = word
