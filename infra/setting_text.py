@@ -43,10 +43,11 @@ def weights(value: Any) -> Any:
 
 
 def is_http_address(text: str) -> bool:
-    """Whether a text is an http(s) URL with a host; a query would be lost where a path is added."""
+    """Whether a text is an http(s) URL with a host; behind a query or a fragment no path can be added."""
     try:
         parts = urlsplit(text)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and not parts.query
+        reached = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        return reached and not (parts.query or parts.fragment)
     except ValueError:
         return False
 

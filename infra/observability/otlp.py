@@ -43,7 +43,7 @@ class OtlpTraces:
     on = True
 
     def __init__(self, endpoint: str, part: str, name: str) -> None:
-        address = endpoint if endpoint.endswith(PATH) else endpoint.rstrip("/") + PATH
+        address = endpoint.rstrip("/").removesuffix(PATH) + PATH
         about = {"service.name": f"corral-{part}", "service.instance.id": name, "service.version": version("corral")}
         self._ids = _Ids()
         self._provider = TracerProvider(

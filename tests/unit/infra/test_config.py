@@ -73,6 +73,7 @@ def test_the_file_is_found_by_its_variable_or_in_the_folder(tmp_path: Path, monk
             "CORRAL_TRACE_ENDPOINT: `trace_endpoint`: must be an http(s) address, as http://127.0.0.1:4318",
         ),
         ({"CORRAL_TRACE_ENDPOINT": "http://:1"}, "`trace_endpoint`: must be an http(s) address"),
+        ({"CORRAL_TRACE_ENDPOINT": "http://a/#b"}, "`trace_endpoint`: must be an http(s) address"),
         ({"CORRAL_TRACE_ENDPOINT": "http://a:b"}, "`trace_endpoint`: must be an http(s) address"),
         ({"CORRAL_LEASE_LIFETIME_S": "1"}, "`lease_renew_s`: must be at most half of lease_lifetime_s (1)"),
     ],

@@ -34,7 +34,7 @@ def test_packages_that_are_missing_are_named_only_to_whom_wants_traces(monkeypat
         check(Settings(trace_endpoint="http://127.0.0.1:1"))
 
 
-@pytest.mark.parametrize("path", ["", "/", "/v1/traces"])
+@pytest.mark.parametrize("path", ["", "/", "/v1/traces", "/v1/traces/"])
 def test_a_span_is_told_with_its_fields_its_stages_and_the_id_that_was_chosen(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
