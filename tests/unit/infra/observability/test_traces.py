@@ -2,6 +2,8 @@
 
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from time import monotonic
 
 import pytest
@@ -11,10 +13,11 @@ from infra.config import Settings
 from infra.errors import ConfigError
 from infra.observability.otlp import OtlpTraces
 from infra.observability.traces import NO_SPAN, NO_TRACES, Stage, check, traces
-from tests.doubles.collector import collecting
+from tests.doubles.collector import Collector, collecting
 
 pytestmark = pytest.mark.unit
 QUEUE = 2048  # OpenTelemetry's own bound
+SENDERS = ("Otel", "traces")  # the library's thread and ours
 PARENT = f"00-{'a' * 32}-{'b' * 16}-01"
 
 
@@ -57,10 +60,25 @@ def test_a_span_is_told_with_its_fields_its_stages_and_the_id_that_was_chosen(
     assert queue.took_ms == pytest.approx(1000, abs=0.01)
 
 
+@contextmanager
+def recovering() -> Iterator[Collector]:
+    """A collector that is well when the test is over, until all who send to it have ended: they log what goes wrong,
+    and would do so into the next tests."""
+    with collecting() as collector:
+        yield collector
+        collector.status = 200
+        collector.stuck.clear()
+        collector.freed.set()
+        for thread in threading.enumerate():
+            if thread.name.startswith(SENDERS):
+                thread.join(60)
+                assert not thread.is_alive()
+
+
 @pytest.mark.parametrize(("status", "words"), [(400, "HTTP status 400"), (503, "did not take them in time")])
 def test_what_a_collector_does_not_take_is_told_once(status: int, words: str) -> None:
     """One that is busy is asked again; the end does not wait for it."""
-    with collecting() as collector, capture_logs() as logged:
+    with recovering() as collector, capture_logs() as logged:
         collector.status = status
         made = OtlpTraces(collector.url, "api", "api")
         for _ in range(3):
@@ -73,7 +91,7 @@ def test_what_a_collector_does_not_take_is_told_once(status: int, words: str) ->
 
 def test_a_collector_that_hangs_holds_up_neither_spans_nor_the_end() -> None:
     """As many wait as may; more are dropped."""
-    with collecting() as collector:
+    with recovering() as collector:
         collector.stuck.set()
         made = OtlpTraces(collector.url, "api", "api")
         ended = threading.Event()
@@ -91,7 +109,7 @@ def test_a_collector_that_hangs_holds_up_neither_spans_nor_the_end() -> None:
 
 def test_where_nobody_knows_how_many_were_lost_no_number_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("infra.observability.otlp.CLOSE_S", 0.1)
-    with collecting() as collector, capture_logs() as logged:
+    with recovering() as collector, capture_logs() as logged:
         collector.stuck.set()
         made = OtlpTraces(collector.url, "api", "api")
         made.begin("request", {}).end({})
