@@ -34,6 +34,7 @@ SEND_S = 5.0  # longest try to send one batch
 CLOSE_S = 2.0
 TOLD_EVERY_S = 60.0
 NS = 1_000_000_000
+SENDING = "opentelemetry.exporter"  # what logs there speaks of the collector
 _propagator = TraceContextTextMapPropagator()
 
 
@@ -169,7 +170,8 @@ class _Why(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.full = self.full or str(record.msg).startswith("Queue full")
-        arguments = record.args if isinstance(record.args, tuple) else ()
+        # Of a client's headers the library tells lengths, which are no status.
+        arguments = record.args if isinstance(record.args, tuple) and record.name.startswith(SENDING) else ()
         self.status = next((one for one in arguments if isinstance(one, int) and one >= 400), self.status)  # noqa: PLR2004
 
     @property

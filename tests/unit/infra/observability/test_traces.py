@@ -89,6 +89,17 @@ def test_what_a_collector_does_not_take_is_told_once(status: int, words: str) ->
     assert words in line["reason"]
 
 
+def test_what_a_client_sends_is_not_taken_for_what_the_collector_said() -> None:
+    with recovering() as collector, capture_logs() as logged:
+        collector.status = 503
+        made = OtlpTraces(collector.url, "api", "api")
+        made.begin("request", {"traceparent": "x" * 5000}).end({})
+        made.begin("request", {"traceparent": PARENT, "tracestate": "x" * 50_000}).end({})
+        made.close()
+    [line] = [one for one in logged if one["event"] == "traces_not_sent"]
+    assert "could not be reached" in line["reason"]
+
+
 def test_a_collector_that_hangs_holds_up_neither_spans_nor_the_end() -> None:
     """As many wait as may; more are dropped."""
     with recovering() as collector:
