@@ -132,7 +132,7 @@ class Reason(StrEnum):
     FIRST = "first"  # the ring's choice for a conversation that lives nowhere
     SPREAD = "spread"  # the ring's choice had its share, or a later one answers sooner
     SOONER = "sooner"  # away from its home, where the first token would come later
-    ONLY = "only"  # no other worker can serve it
+    ONLY = "only"  # no other worker can serve it, or it was meant for this one
 
 
 def why(found: Sequence[Candidate], worker: str) -> Reason:

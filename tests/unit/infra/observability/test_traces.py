@@ -89,7 +89,8 @@ def test_what_a_collector_does_not_take_is_told_once(status: int, words: str) ->
     assert words in line["reason"]
 
 
-def test_what_a_client_sends_is_not_taken_for_what_the_collector_said() -> None:
+def test_what_a_client_sends_is_not_taken_for_what_the_collector_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("infra.observability.otlp.CLOSE_S", 0.1)
     with recovering() as collector, capture_logs() as logged:
         collector.status = 503
         made = OtlpTraces(collector.url, "api", "api")
