@@ -12,7 +12,7 @@ import httpx
 
 from tests.chaos.house import House
 
-# The longest book holds 4,096 conversations, prompts or agents.
+# The longest book of conversations or prompts holds 4,096. Longer ones are of agents: those of a soak stay the same.
 CONVERSATIONS = 4_500
 CLIENTS = 8
 SHOWN_EACH = 500

@@ -79,7 +79,7 @@ async def test_all_hear_that_the_broker_is_away_and_the_next_look_works_again(
     store: Store, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody waits for a look of their own after one that failed: five of them would take five times as long."""
-    hasty = async_client(store.url, timeout_s=0.1)
+    hasty = async_client(store.url, timeout_s=0.5)
     looking, looks = Whereabouts(hasty), list[int]()
 
     def pipeline(**options: Any) -> Pipeline:
