@@ -137,7 +137,7 @@ def _lines(view: ClusterView) -> Iterable[Metric]:
 
 
 def _counted(workers: Sequence[WorkerView]) -> Iterable[Metric]:
-    """What the workers' leases tell since each began."""
+    """What the workers' leases tell since the last start of each one's engine; a counter may begin again at zero."""
     told: tuple[tuple[str, str, Callable[[WorkerInfo], int]], ...] = (
         ("evictions", "Slots that one conversation lost to another.", lambda one: one.tallies.evictions),
         ("saves", "Caches of slots that were saved.", lambda one: one.store.saves),

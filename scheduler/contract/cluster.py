@@ -68,8 +68,8 @@ class Rates(Frozen):
 
 
 class Tallies(Frozen):
-    """What a worker has counted since its process began: slots that one conversation lost to another, and tokens that
-    speculative decoding drafted, of which `accepted_tokens` were what the model said."""
+    """What a worker has counted since its engine last started: slots that one conversation lost to another, and tokens
+    that speculative decoding drafted, of which `accepted_tokens` were what the model said."""
 
     evictions: int = 0
     drafted_tokens: int = 0
