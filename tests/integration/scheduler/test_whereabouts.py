@@ -28,6 +28,18 @@ def written(store: Store, number: int) -> str:
     return job_id
 
 
+def counted(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Gets one entry with each round trip that is begun."""
+    looks = list[int]()
+
+    def pipeline(**options: Any) -> Pipeline:
+        looks.append(1)
+        return Redis.pipeline(redis, **options)
+
+    monkeypatch.setattr(redis, "pipeline", pipeline)
+    return looks
+
+
 async def test_each_of_many_hears_of_its_own_job(store: Store) -> None:
     looking = Whereabouts(store.redis)
     found = await asyncio.gather(*(looking.find(written(store, number)) for number in range(MANY)))
@@ -41,15 +53,16 @@ async def test_each_of_many_hears_of_its_own_job(store: Store) -> None:
             assert 0 < left_s <= 60
 
 
-async def test_many_take_one_connection_of_the_process(store: Store) -> None:
+async def test_many_take_one_connection_and_few_round_trips(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     lonely = async_client(store.url, connections=1)
     before = int(store.raw.info("commandstats").get("cmdstat_pttl", {}).get("calls", 0))
     try:
-        looking = Whereabouts(lonely)
+        looking, looks = Whereabouts(lonely), counted(lonely, monkeypatch)
         found = await asyncio.gather(*(looking.find("unknown") for _ in range(MANY)))
     finally:
         await lonely.aclose()
     assert found == [None] * MANY
+    assert len(looks) == 1 + MANY // TOGETHER  # the first one goes at once, alone
     assert int(store.raw.info("commandstats")["cmdstat_pttl"]["calls"]) - before == MANY
 
 
@@ -80,13 +93,7 @@ async def test_all_hear_that_the_broker_is_away_and_the_next_look_works_again(
 ) -> None:
     """Nobody waits for a look of their own after one that failed: five of them would take five times as long."""
     hasty = async_client(store.url, timeout_s=0.5)
-    looking, looks = Whereabouts(hasty), list[int]()
-
-    def pipeline(**options: Any) -> Pipeline:
-        looks.append(1)
-        return Redis.pipeline(hasty, **options)
-
-    monkeypatch.setattr(hasty, "pipeline", pipeline)
+    looking, looks = Whereabouts(hasty), counted(hasty, monkeypatch)
     try:
         broker.freeze()
         try:
