@@ -43,7 +43,7 @@ class StoreInfo(Frozen):
 
     `place` is the same for workers that share a folder; empty: not known.
 
-    Speeds are measured ones, 0 until then; `saves` to `failures` count since the worker began.
+    Speeds are measured ones, 0 until then; `saves` to `failures` count since its engine last started.
     """
 
     off: str = "not probed yet"
