@@ -43,6 +43,8 @@ def masked(settings: Settings, name: str) -> Any:
 
 
 def without_password(url: str) -> str:
-    """A URL whose password, if any, is hidden."""
-    password = urlsplit(url).password
-    return url.replace(f":{password}@", f":{MASK}@") if password else url
+    """A URL whose password, if any, is hidden; a user alone is often a token, and hidden too."""
+    parts = urlsplit(url)
+    if parts.username and parts.password is None:
+        return url.replace(f"//{parts.username}@", f"//{MASK}@")
+    return url.replace(f":{parts.password}@", f":{MASK}@") if parts.password else url

@@ -10,11 +10,12 @@ from infra.config import Settings
 pytestmark = pytest.mark.unit
 
 
-def test_secrets_never_show(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("user", ["me:topsecret", ":topsecret", "topsecret"])
+def test_secrets_never_show(user: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("CORRAL_API_KEYS", "me:topsecret")
     monkeypatch.setenv("CORRAL_FLOWER_PASSWORD", "me:topsecret")
     monkeypatch.setenv("CORRAL_REDIS_URL", "redis://:topsecret@broker:6379/0")
-    monkeypatch.setenv("CORRAL_TRACE_ENDPOINT", "http://me:topsecret@collector:4318")
+    monkeypatch.setenv("CORRAL_TRACE_ENDPOINT", f"http://{user}@collector:4318")
     for as_json in (False, True):
         config_command.config(as_json=as_json)
     text = capsys.readouterr().out
