@@ -28,7 +28,7 @@ from infra.bench.agents_figures import figures
 from infra.bench.agents_plays import Made, Play, Score, Traced
 from infra.bench.agents_routing import POLICIES
 from infra.bench.agents_session import Kind, Shape
-from infra.bench.command import Compare, More, run
+from infra.bench.command import Compare, JsonFile, More, run
 from infra.bench.house import Engine
 from infra.bench.progress import Told
 from infra.bench.report import Figures
@@ -67,7 +67,7 @@ def main(
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 32,
     seed: Annotated[str, typer.Option(help="Repeats a run, texts and all; else each run is new.")] = "",
     plot_file: Annotated[Path | None, typer.Option("--plot", help="Draw the turns: a .png, a .svg, or both.")] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Play coding agents, and count what is prefilled again."""
     own = kinds.settings(store, given or [], slots=slots, context_tokens=context, threads=1)

@@ -11,7 +11,6 @@ import secrets
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from statistics import median
 from typing import Annotated
 
@@ -22,7 +21,7 @@ from infra.bench import house as houses
 from infra.bench import report
 from infra.bench.bodies import Conversation, session_headers
 from infra.bench.coalesce_clients import Answer, Clients
-from infra.bench.command import run
+from infra.bench.command import JsonFile, run
 from infra.bench.house import House
 from infra.bench.report import Figures
 from infra.errors import EngineError
@@ -39,7 +38,7 @@ def main(
     body_bytes: Annotated[int, typer.Option(min=500, help="Size of a request.")] = 4_000,
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 200,
     slots: Annotated[int, typer.Option(min=1, help="Slots of the engine.")] = 16,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Ask the same of Corral many times at once: of one that answers each by itself, and of one that coalesces."""
     command = report.command_line("infra.bench.coalesce")

@@ -1,17 +1,19 @@
 """What every bench does around its own work.
 
-Owns: the options that several share, and turning an error of ours into one sentence and an exit code.
+Owns: the options that several share, turning an error of ours into one sentence and an exit code, and that a bench
+told to end (SIGTERM) ends what it started, as at Ctrl-C.
 Never: measures.
 """
 
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
-from infra.errors import CorralError
+from infra.errors import ConfigError, CorralError
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 FORM = "[NAME=]http://HOST:PORT; one that ends in /v1/chat/completions is asked in the OpenAI form"
@@ -23,10 +25,23 @@ Compare = Annotated[
 More = Annotated[list[str] | None, typer.Argument(metavar="URL", help="More addresses of --compare.")]
 
 
+def _writable(path: Path | None) -> Path | None:
+    """Raises ConfigError for a file that could not be written: better now than after an hour."""
+    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+        problem = "is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+        raise ConfigError(f"--json {path}: {problem}")
+    return path
+
+
+JsonFile = Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.", callback=_writable)]
+
+
 def run(main: Callable[..., None]) -> int:
     """Run `main` as a command line. Exit code 0, or 1 with one clear sentence on stderr."""
-    command = typer.Typer(add_completion=False)
+    # What typer makes of an error of the bench itself would show its variables, keys among them.
+    command = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     command.command()(main)
+    signal.signal(signal.SIGTERM, _end)
     program = Path(sys.argv[0])
     name = program.parent.name if program.stem == "__main__" else program.stem
     try:
@@ -35,3 +50,9 @@ def run(main: Callable[..., None]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _end(number: int, _: object) -> NoReturn:
+    """Leave as at an error, through every block that gives something back; told again, it goes on with that."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(128 + number)

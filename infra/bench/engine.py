@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from math import prod
-from pathlib import Path
 from time import monotonic
 from typing import Annotated, Any
 
@@ -26,7 +25,7 @@ from infra import engine_options, machine, model_setting
 from infra.bench import agents_house, ladder_engine, report
 from infra.bench import house as houses
 from infra.bench.agents_house import EngineCommand
-from infra.bench.command import run
+from infra.bench.command import JsonFile, run
 from infra.bench.ladder import Ladder, Measured, Setting, Verdict, chosen, judge
 from infra.bench.ladder_engine import Work
 from infra.bench.report import Figures
@@ -52,7 +51,7 @@ def main(
     tokens: Annotated[int, typer.Option(min=8, help="Tokens of an answer.")] = 64,
     times: Annotated[int, typer.Option(min=1, help="Prompts and answers of each start.")] = 2,
     rounds: Annotated[int, typer.Option(min=2, help="Starts of each side of a rung, in turn.")] = 2,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Find the engine settings that make this model faster on this machine, one at a time.
 

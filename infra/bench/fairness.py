@@ -14,7 +14,6 @@ used, at the rates that the workers measured with all slots at work.
 import asyncio
 import secrets
 import sys
-from pathlib import Path
 from statistics import fmean
 from typing import Annotated
 
@@ -24,7 +23,7 @@ import typer
 from infra.bench import house as houses
 from infra.bench import report, shares
 from infra.bench.asking import MESSAGES, Target
-from infra.bench.command import run
+from infra.bench.command import JsonFile, run
 from infra.bench.fairness_mix import REVIEW, Mix
 from infra.bench.house import House
 from infra.bench.lines import Line, Run
@@ -47,7 +46,7 @@ def main(
     workers: Annotated[int, typer.Option(min=1, help="With --start: workers.")] = 2,
     slots: Annotated[int, typer.Option(min=1, help="With --start: slots of each.")] = 2,
     context: Annotated[int, typer.Option(min=1, help="With --start: window of a slot.")] = 16_384,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Load a Corral with unequal agents and report how it shares itself out."""
     command = report.command_line("infra.bench.fairness")

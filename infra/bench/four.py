@@ -21,7 +21,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from statistics import fmean
 from time import perf_counter
 from typing import Annotated, Any
@@ -33,7 +32,7 @@ from infra.bench import house as houses
 from infra.bench.address import Address, address, check_answers, compared
 from infra.bench.asking import CHAT, MESSAGES, Outcome, Target
 from infra.bench.bodies import words
-from infra.bench.command import DEFAULT_URL, Compare, More, run
+from infra.bench.command import DEFAULT_URL, Compare, JsonFile, More, run
 from infra.bench.progress import Told
 from infra.bench.report import Figures
 
@@ -90,7 +89,7 @@ def main(
     rounds: Annotated[int, typer.Option("--repeat", "--rounds", min=1, help="Rounds over all arms.")] = 5,
     slots: Annotated[int, typer.Option(min=1, help="With --start: slots of the worker.")] = 4,
     context: Annotated[int, typer.Option(min=1, help="With --start: window of a slot.")] = 16_384,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Let a few agents ask at once."""
     command = report.command_line("infra.bench.four")

@@ -14,7 +14,6 @@ import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
 from statistics import fmean, median
 from time import perf_counter
 from typing import Annotated, Any
@@ -26,7 +25,7 @@ from infra.bench import house as houses
 from infra.bench import report
 from infra.bench.bodies import words
 from infra.bench.coalesce_clients import Answer, Clients
-from infra.bench.command import run
+from infra.bench.command import JsonFile, run
 from infra.bench.house import House
 from infra.bench.report import Figures
 from infra.errors import EngineError
@@ -45,7 +44,7 @@ def main(
     prompt_words: Annotated[int, typer.Option(min=1, help="Words of a prompt.")] = 60,
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 64,
     slots: Annotated[int, typer.Option(min=1, help="Slots of each engine.")] = 8,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Ask two workers many short things, with `gather_short` off and on."""
     command = report.command_line("infra.bench.gather")

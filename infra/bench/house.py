@@ -22,7 +22,7 @@ from infra import config, guard
 from infra.cli import broker as valkey
 from infra.cli.parts import API, WORKER, environment
 from infra.config import Settings
-from infra.errors import StartError
+from infra.errors import ConfigError, StartError
 
 READY_LIMIT_S = 120.0
 POLL_S = 0.1
@@ -106,8 +106,18 @@ def started(model: str, workers: int = 1, **changes: Any) -> Iterator[House]:
 
 
 def running(url: str, key: str, redis_url: str, engine: Engine | None) -> House:
-    """A Corral that runs. Its engine is found by itself when it runs on this machine under this user."""
-    workers = _status(url, key)["workers"]
+    """A Corral that runs. Its engine is found by itself when it runs on this machine under this user.
+
+    Raises ConfigError when it does not answer, or not with a status.
+    """
+    try:
+        workers = _status(url, key)["workers"]
+    except httpx.HTTPStatusError as error:
+        raise ConfigError(
+            f"{url}: tells no status ({error.response.status_code}); is it a Corral, --key its key?"
+        ) from None
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError) as error:
+        raise ConfigError(f"{url}: no Corral answers there ({error}); is it started?") from None
     engines = (engine,) if engine else tuple(_engine(info["engine_pid"]) for info in workers)
     return House(url, key, redis_url, engines, {}, sum(len(info["slots"]) for info in workers))
 

@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -25,7 +24,7 @@ from infra.bench import house as houses
 from infra.bench.address import Address, address, check_answers, compared
 from infra.bench.asking import CHAT, MESSAGES, Outcome, Target, side_by_side
 from infra.bench.bodies import Conversation
-from infra.bench.command import DEFAULT_URL, Compare, More, run
+from infra.bench.command import DEFAULT_URL, Compare, JsonFile, More, run
 from infra.bench.latency import Load
 from infra.bench.progress import Told
 from infra.bench.report import Figures
@@ -57,7 +56,7 @@ def main(
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 32,
     slots: Annotated[int, typer.Option(min=1, help="With --start: slots of the engine.")] = 16,
     context: Annotated[int, typer.Option(min=1, help="With --start: window of a slot.")] = 49_152,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Let many clients ask at once."""
     command, seed = report.command_line("infra.bench.load"), secrets.token_hex(4)

@@ -11,7 +11,6 @@ Never: a measurement by itself.
 import asyncio
 import secrets
 import sys
-from pathlib import Path
 from time import perf_counter
 from typing import Annotated
 
@@ -20,7 +19,7 @@ import typer
 from infra.bench import house as houses
 from infra.bench import overhead_compare, progress, report
 from infra.bench.address import compared
-from infra.bench.command import DEFAULT_URL, Compare, More, run
+from infra.bench.command import DEFAULT_URL, Compare, JsonFile, More, run
 from infra.bench.costs import Broker
 from infra.bench.house import Engine, House
 from infra.bench.latency import Load, Sides, first_token, throughput
@@ -57,7 +56,7 @@ def main(
     slots: Annotated[int, typer.Option(min=1, help="With --start: slots of the engine.")] = 16,
     context: Annotated[int, typer.Option(min=1, help="With --start: window of a slot.")] = 49_152,
     streams: Annotated[int, typer.Option(min=1, help="Streams that wait at once.")] = 500,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Measure what Corral adds to its own engine."""
     load = Load(secrets.token_hex(4), body_bytes, max_tokens, tuple(stop or ()))

@@ -11,7 +11,6 @@ import asyncio
 import secrets
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -19,7 +18,7 @@ import typer
 from infra.bench import house as houses
 from infra.bench import overload_figures, report, shares
 from infra.bench.asking import MESSAGES, Outcome, Target
-from infra.bench.command import run
+from infra.bench.command import JsonFile, run
 from infra.bench.house import House
 from infra.bench.lines import Line, Run
 from infra.bench.overload_load import Arrivals, Attempt, memory
@@ -43,7 +42,7 @@ def main(
     workers: Annotated[int, typer.Option(min=1, help="With --start: workers.")] = 1,
     slots: Annotated[int, typer.Option(min=1, help="With --start: slots of each.")] = 4,
     context: Annotated[int, typer.Option(min=1, help="With --start: window of a slot.")] = 8_192,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Overload a Corral; every refused caller does once as it was told."""
     command = report.command_line("infra.bench.overload")

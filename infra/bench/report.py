@@ -1,13 +1,14 @@
 """Figures as a table and as JSON.
 
-Owns: medians and percentiles, how a figure is written, and that the command line stands beside it.
+Owns: medians and percentiles, how a figure is written, and that the command line stands beside it, its keys hidden.
 Never: measures.
 """
 
 import json
+import re
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import ceil
 from pathlib import Path
 from statistics import fmean
@@ -16,8 +17,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from infra.cli.config_command import MASK
+
 Figures = dict[str, Any]
 WIDTH = 132
+KEYS = ("--key", "--engine-key")
+PASSWORD = re.compile(r"(?<=://)([^/@\s:]*):[^/@\s]*@")  # of an address
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -47,8 +52,8 @@ def spread(found: Sequence[float]) -> str:
 
 
 def command_line(module: str) -> str:
-    """The command that was given, as one could give it again."""
-    return shlex.join(["python", "-m", module, *sys.argv[1:]])
+    """The command that was given, as one could give it again but for its keys and passwords."""
+    return shlex.join(["python", "-m", module, *_without_secrets(sys.argv[1:])])
 
 
 def show(title: str, rows: Sequence[tuple[str, Any]]) -> None:
@@ -65,6 +70,17 @@ def save(path: Path | None, command: str, figures: Figures) -> None:
     """Write `figures` with their command to `path`, if one was given."""
     if path is not None:
         path.write_text(json.dumps({"command": command, **figures}, indent=2) + "\n", encoding="utf-8")
+
+
+def _without_secrets(arguments: Sequence[str]) -> Iterator[str]:
+    for before, word in zip(("", *arguments), arguments, strict=False):
+        option, equals, _ = word.partition("=")
+        if before in KEYS:
+            yield MASK
+        elif option in KEYS and equals:
+            yield f"{option}={MASK}"
+        else:
+            yield PASSWORD.sub(rf"\1:{MASK}@", word)
 
 
 def _written(value: Any) -> str:

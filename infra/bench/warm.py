@@ -32,7 +32,7 @@ from infra.bench.address import address
 from infra.bench.agents_house import Counter
 from infra.bench.agents_session import Cast, Kind, Shape
 from infra.bench.asking import MESSAGES, Outcome, Target
-from infra.bench.command import DEFAULT_URL, run
+from infra.bench.command import DEFAULT_URL, JsonFile, run
 from infra.bench.house import House
 from infra.bench.report import Figures
 from infra.errors import EngineError
@@ -54,7 +54,7 @@ def main(
     base: Annotated[int, typer.Option(min=1, help="Tokens of system and tools.")] = 20_000,
     repeat: Annotated[int, typer.Option(min=1, help="Rounds over all arms.")] = 3,
     slots: Annotated[int, typer.Option(min=1, help="With --start: slots of an engine.")] = 2,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Compare first tokens on a cold base with those on a warm one."""
     command, run_id = report.command_line("infra.bench.warm"), secrets.token_hex(4)

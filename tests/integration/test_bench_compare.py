@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from infra.bench import agents, four, load, overhead, warm
+from infra.bench import agents, fairness, four, load, overhead, overload, warm
 from infra.bench import house as houses
 from infra.errors import ConfigError, EngineError
 from tests.doubles.broker import Broker
@@ -94,6 +94,15 @@ def test_an_address_where_nobody_is_is_said_before_anything_is_asked(name: str, 
     bench, small = SMALL[name]
     with pytest.raises(ConfigError, match="nobody answers there"):
         bench(compare_urls=[cluster.url, "http://127.0.0.1:1"], **small)
+
+
+@pytest.mark.parametrize("bench", [overhead.main, fairness.main, overload.main])
+def test_no_corral_at_the_address_is_said_in_a_sentence(bench: Callable[..., None], cluster: Cluster) -> None:
+    option = "url" if bench is overhead.main else "corral"
+    with pytest.raises(ConfigError, match="no Corral answers there"):
+        bench(**{option: "http://127.0.0.1:1"})
+    with pytest.raises(ConfigError, match=r"tells no status \(404\)"):
+        bench(**{option: f"{cluster.url}/nowhere"})
 
 
 def test_the_turns_are_drawn(cluster: Cluster, tmp_path: Path) -> None:

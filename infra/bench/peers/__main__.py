@@ -23,7 +23,7 @@ from rich.console import Console
 from infra.bench import agents_house, report
 from infra.bench import house as houses
 from infra.bench.agents_session import Shape
-from infra.bench.command import run
+from infra.bench.command import JsonFile, run
 from infra.bench.four import Team
 from infra.bench.latency import Load
 from infra.bench.peers import one_engine, packages, several, sides, table
@@ -72,7 +72,7 @@ def main(
         str, typer.Option(help=f"Of vllm-router: {', '.join(ROUTER_POLICIES)}.")
     ] = "consistent_hash",
     cache: Annotated[Path | None, typer.Option(help="Where the peers' packages are kept.")] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.")] = None,
+    json_file: JsonFile = None,
 ) -> None:
     """Measure Corral, LiteLLM, vllm-router, claude-code-router and llama-server itself on the same engines.
 

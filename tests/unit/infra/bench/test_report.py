@@ -40,3 +40,12 @@ def test_the_file_holds_the_command_beside_the_figures(tmp_path: Path, monkeypat
     report.save(tmp_path / "figures.json", command, {"first": {"p50": 1.0}})
     saved = json.loads((tmp_path / "figures.json").read_text())
     assert saved == {"command": "python -m infra.bench.overhead --model 'a model.gguf'", "first": {"p50": 1.0}}
+
+
+def test_no_key_and_no_password_is_printed_or_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets = ["--key", "k-1", "--engine-key=k-2", "--redis-url", "redis://:k-3@h:1/0", "--compare", "a=http://u:k-4@h"]
+    monkeypatch.setattr(sys, "argv", ["overhead", *secrets, "--url", "http://127.0.0.1:8000", "--repeat", "2"])
+    command = report.command_line("infra.bench.overhead")
+    assert "k-" not in command.replace("--engine-key", "")
+    assert command.endswith("--url http://127.0.0.1:8000 --repeat 2")
+    assert "redis://:********@h:1/0" in command

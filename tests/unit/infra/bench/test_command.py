@@ -1,0 +1,61 @@
+"""What every bench does around its own work: it ends what it began, and says in a sentence what is wrong."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.unit
+
+LIMIT_S = 60
+HEAD = """
+import tempfile
+import time
+from infra.bench.command import JsonFile, run
+
+"""
+WAITS = """
+def main() -> None:
+    with tempfile.TemporaryDirectory(dir=FOLDER):
+        print("began", flush=True)
+        time.sleep(600)
+"""
+FAILS = """
+def main(json_file: JsonFile = None, key: str = "") -> None:
+    raise RuntimeError("a fault of the bench")
+"""
+
+
+def bench(main: str, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", f"{HEAD}{main}\nraise SystemExit(run(main))", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_a_bench_that_is_told_to_end_leaves_no_folder_behind(tmp_path: Path) -> None:
+    with bench(WAITS.replace("FOLDER", repr(str(tmp_path)))) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "began\n"
+        assert len(list(tmp_path.iterdir())) == 1
+        process.terminate()
+        assert process.wait(LIMIT_S) == 143
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_cannot_be_written_is_said_before_anything_is_measured(tmp_path: Path) -> None:
+    for path, problem in ((tmp_path / "none" / "file", "there is no folder"), (tmp_path, "is a folder")):
+        with bench(FAILS, "--json", str(path)) as process:
+            _, said = process.communicate(timeout=LIMIT_S)
+        assert process.returncode == 1
+        assert said.startswith(f"error: --json {path}: {problem}")
+
+
+def test_a_fault_of_the_bench_shows_no_variable(tmp_path: Path) -> None:
+    with bench(FAILS, "--json", str(tmp_path / "file"), "--key", "secret-of-anna") as process:
+        _, said = process.communicate(timeout=LIMIT_S)
+    assert "a fault of the bench" in said
+    assert "secret-of-anna" not in said
