@@ -83,7 +83,8 @@ class Target:
             error = f"{type(problem).__name__}: {problem}"
         ended_s = perf_counter()
         # A model may end its turn at once: an answer without text is one, if it says what it generated.
-        error = error or seen.error or ("" if seen.first_s or seen.output_tokens else "the answer did not end")
+        whole = seen.ended and (seen.first_s or seen.output_tokens)
+        error = error or seen.error or ("" if whole else "the answer did not end")
         return Outcome(
             first_s=(seen.first_s or ended_s) - began_s,
             whole_s=ended_s - began_s,
@@ -118,6 +119,7 @@ class _Seen:
         self.slot = self.retry_after_s = self.queue_ms = self.eta_ms = -1
         self.status = 0
         self.worker = self.error = ""
+        self.ended = False  # a stream that merely stops is no answer, however soon it does
 
     def head(self, response: httpx.Response) -> None:
         told = response.headers
@@ -137,6 +139,7 @@ class _Seen:
         if "input_tokens" in usage:
             self.cached_tokens = usage.get("cache_read_input_tokens") or 0
             self.prompt_tokens = usage["input_tokens"] + self.cached_tokens
+        self.ended = self.ended or _ends(chunk)
         if chunk.get("type") == "message_delta":
             self.output_tokens = usage.get("output_tokens") or 0
         elif "prompt_tokens" in usage:
@@ -150,6 +153,11 @@ def _holds_text(chunk: dict[str, Any]) -> bool:
     choices = chunk.get("choices")
     delta = choices[0].get("delta", {}) if choices else {}
     return any(delta.get(part) for part in ("content", "reasoning_content", "tool_calls"))
+
+
+def _ends(chunk: dict[str, Any]) -> bool:
+    choices = chunk.get("choices")
+    return chunk.get("type") == "message_stop" or bool(choices and choices[0].get("finish_reason"))
 
 
 Ask = Callable[[int, int], Awaitable[Outcome]]

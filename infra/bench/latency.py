@@ -8,7 +8,7 @@ A = the gateway's /v1/messages. B = the same prompt, rendered, straight to the e
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from statistics import median
 from typing import Self
@@ -36,6 +36,10 @@ class Load:
     size_bytes: int
     max_tokens: int
     stop: tuple[str, ...] = ()
+
+    def of_arm(self, name: str) -> "Load":
+        """The same work in other words: arms that share an engine must not find each other's texts in its cache."""
+        return replace(self, seed=f"{self.seed} {name}")
 
     def conversation(self, agent: str) -> Conversation:
         return Conversation(self.seed, agent, self.size_bytes, self.max_tokens)

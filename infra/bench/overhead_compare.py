@@ -54,7 +54,7 @@ def bench(
 async def _round(
     asked: Address, load: Load, singles: int, clients: int, requests: int, number: int, told: Told
 ) -> Figures:
-    target, numbers = asked.target(), count()
+    target, numbers, load = asked.target(), count(), load.of_arm(asked.name)
 
     async def ask(talk: Conversation) -> Outcome:
         words = f"{number} request {next(numbers):06}"
@@ -76,12 +76,12 @@ async def _round(
         crowd, took_s = await side_by_side(counted, clients, requests)
     finally:
         await target.close()
-    return _figures(alone, crowd, took_s)
+    return figures(alone, crowd, took_s)
 
 
-def _figures(alone: Sequence[Outcome], crowd: Sequence[Outcome], took_s: float) -> Figures:
+def figures(alone: Sequence[Outcome], crowd: Sequence[Outcome], took_s: float) -> Figures:
     fine, failed = [o for o in alone if o.fine], [o for o in (*alone, *crowd) if not o.fine]
-    found: Figures = {"failed": len(failed), "per_s": round(len(crowd) / took_s, 2)}
+    found: Figures = {"failed": len(failed), "per_s": round(sum(o.fine for o in crowd) / took_s, 2)}
     if fine:
         for name, times in (("first", [o.first_s for o in fine]), ("whole", [o.whole_s for o in fine])):
             found |= {f"{name}_{of}_ms": value for of, value in report.spread_ms(times).items()}

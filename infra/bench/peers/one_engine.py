@@ -76,7 +76,7 @@ async def first_token(sides: Sequence[Side], load: Load, rounds: int, told: Told
     first_s: dict[str, list[float]] = {side.name: [] for side in sides}
     async with AsyncExitStack() as stack:
         field = Field(await _asked(sides, stack))
-        talks = {side.name: _load(load, side.name).conversation("first") for side in sides}
+        talks = {side.name: load.of_arm(side.name).conversation("first") for side in sides}
         numbers = count(1)
         for number in range(rounds):
             told(f"first token, {load.size_bytes:,} bytes: round {number + 1} of {rounds}")
@@ -101,7 +101,7 @@ async def throughput(sides: Sequence[Side], load: Load, clients: int, requests: 
 
         async def ask(side: Asked) -> None:
             told(f"requests a second: {side.name}")
-            talks = [_load(load, side.name).conversation(f"client{client}") for client in range(clients)]
+            talks = [load.of_arm(side.name).conversation(f"client{client}") for client in range(clients)]
 
             async def one(client: int, _: int) -> Outcome:
                 return await _ask(side, talks[client], 0, next(numbers))
@@ -170,10 +170,6 @@ async def _asked(sides: Sequence[Side], stack: AsyncExitStack) -> list[Asked]:
     for side in asked:
         stack.push_async_callback(side.target.close)
     return asked
-
-
-def _load(load: Load, name: str) -> Load:
-    return Load(f"{load.seed} {name}", load.size_bytes, load.max_tokens)
 
 
 async def _ask(side: Asked, talk: Conversation, turns: int, number: int) -> Outcome:

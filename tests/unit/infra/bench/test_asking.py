@@ -22,6 +22,7 @@ ENGINE: list[dict[str, object]] = [
     {"prompt_progress": {"total": 43, "cache": 40}},
     {"choices": [{"delta": {"role": "assistant", "content": None}}]},
     {"choices": [{"delta": {"content": "a"}}]},
+    {"choices": [{"delta": {}, "finish_reason": "stop"}]},
     {
         "choices": [],
         "usage": {"prompt_tokens": 43, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 40}},
@@ -67,6 +68,11 @@ async def test_both_forms_tell_the_same(chunks: list[dict[str, object]], path: s
 
 async def test_a_stream_without_text_has_failed() -> None:
     assert (await outcome_of(GATEWAY[:1], MESSAGES)).error == "the answer did not end"
+
+
+@pytest.mark.parametrize(("chunks", "path"), [(GATEWAY[:4], MESSAGES), (GATEWAY[:3], MESSAGES), (ENGINE[:3], CHAT)])
+async def test_a_stream_that_merely_stops_has_failed(chunks: list[dict[str, object]], path: str) -> None:
+    assert (await outcome_of(chunks, path)).error == "the answer did not end"
 
 
 async def test_a_refusal_has_failed_and_says_its_status() -> None:
