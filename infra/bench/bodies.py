@@ -14,6 +14,7 @@ from typing import Any
 
 TOOL_COUNT = 24
 SYSTEM_SHARE = 0.08
+FRAME_BYTES = 1_050  # what a body without tools has beside its system text
 PROPERTIES = 6
 RESULT_CHARS = 900
 BETWEEN = "\n\n"
@@ -73,11 +74,12 @@ class Conversation:
 
     @cached_property
     def _rules(self) -> str:
-        return prose(f"{self.seed} rules", int(self.size_bytes * SYSTEM_SHARE))
+        chars = int(self.size_bytes * SYSTEM_SHARE) if self._tools else self.size_bytes - FRAME_BYTES
+        return prose(f"{self.seed} rules", chars)
 
     @cached_property
     def _tools(self) -> list[DescribedTool]:
-        """None at all for a small body: those stand for side calls."""
+        """None at all for a small body: those stand for side calls, and system text fills them."""
         chars = int(self.size_bytes * (1 - SYSTEM_SHARE)) - 3000
         if chars < TOOL_COUNT * 1200:
             return []

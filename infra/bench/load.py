@@ -52,7 +52,7 @@ def main(
     repeat: Annotated[int, typer.Option(min=1, help="Rounds over all addresses.")] = 2,
     clients: Annotated[int, typer.Option(min=1, help="Clients that ask at once.")] = 100,
     requests: Annotated[int, typer.Option(min=1, help="Requests of a round, each different.")] = 500,
-    body_bytes: Annotated[int, typer.Option(min=500, help="Size of a request.")] = 4_000,
+    body_bytes: Annotated[int, typer.Option(min=1_200, help="Size of a request.")] = 4_000,
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 32,
     slots: Annotated[int, typer.Option(min=1, help="With --start: slots of the engine.")] = 16,
     context: Annotated[int, typer.Option(min=1, help="With --start: window of a slot.")] = 49_152,

@@ -44,6 +44,12 @@ def test_a_large_body_has_the_size_asked_for_and_most_of_it_is_tools() -> None:
     assert len(orjson.dumps(tools)) > 0.8 * len(body)
 
 
+@given(size_bytes=st.integers(1_200, 34_000))
+def test_a_small_body_has_the_size_asked_for_too(size_bytes: int) -> None:
+    body = Conversation("seed 8c1f02aa corral", "client99", size_bytes).messages_body(0, "3 request 000001")
+    assert len(body) == pytest.approx(size_bytes, abs=150)
+
+
 def test_a_longer_conversation_begins_with_the_shorter_one() -> None:
     talk = Conversation("seed", "agent")
     shorter, longer = (orjson.loads(talk.messages_body(turns, "go"))["messages"] for turns in (2, 3))
