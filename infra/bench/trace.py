@@ -23,7 +23,7 @@ VERSION = 1
 Count = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
 Name = Annotated[str, StringConstraints(pattern="^[0-9a-f]{4,32}$")]
-Word = Annotated[str, StringConstraints(pattern="^[a-z_]{0,24}$")]
+Word = Annotated[str, StringConstraints(pattern="^[a-z_]{0,40}$")]
 Piece = tuple[Name, Count]  # and its tokens
 
 

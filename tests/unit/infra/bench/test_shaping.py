@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from infra.bench.shaping import Shaping
 from infra.bench.trace import Request
+from scheduler.contract.deltas import StopReason
 from tests.unit.infra.bench.shapes import shape, traced
 
 pytestmark = pytest.mark.unit
@@ -81,3 +82,9 @@ def test_a_line_holds_numbers_salted_names_and_words_of_ours() -> None:
         Request.model_validate(request.model_dump() | {"new": [("a text", 3)]})
     with pytest.raises(ValueError, match="text"):
         Request.model_validate(request.model_dump() | {"text": "x"})
+
+
+@pytest.mark.parametrize("reason", [reason.value for reason in StopReason])
+def test_however_an_answer_ends_its_request_is_recorded(reason: str) -> None:
+    (request,) = traced(shape("cccc", [("00" * 6, 4000), ("01" * 6, 400)], 1.0, stop_reason=reason)).requests
+    assert request.stop == reason
