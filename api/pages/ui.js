@@ -30,7 +30,8 @@ function el(tag, attributes = {}, ...children) {
 const whole = new Intl.NumberFormat("en");
 const tokens = (n) => (n >= 10000 ? `${(n / 1000).toFixed(n >= 100000 ? 0 : 1)}k` : whole.format(n));
 const percent = (part, all) => (all ? `${Math.round((100 * part) / all)} %` : "–");
-const seconds = (ms) => (ms < 1000 ? `${Math.round(ms)} ms` : ms < 60000 ? `${(ms / 1000).toFixed(1)} s` : `${Math.floor(ms / 60000)} min ${Math.round((ms % 60000) / 1000)} s`);
+const minutes = (s) => `${Math.floor(s / 60)} min ${s % 60} s`;
+const seconds = (ms) => (ms < 1000 ? `${Math.round(ms)} ms` : ms < 60000 ? `${(ms / 1000).toFixed(1)} s` : minutes(Math.round(ms / 1000)));
 const bytes = (n) => (n >= 2 ** 30 ? `${(n / 2 ** 30).toFixed(1)} GiB` : `${Math.round(n / 2 ** 20)} MiB`);
 const sum = (list, of = (x) => x) => list.reduce((total, one) => total + of(one), 0);
 const plural = (n, one) => `${whole.format(n)} ${one}${n === 1 ? "" : "s"}`;
@@ -296,6 +297,7 @@ async function run() {
     } catch {
       // The gateway is away; it may come back.
     }
+    if (stream) stream.abort(); // one that could not be drawn would stay open beside the next
     said("the gateway does not answer", "bad");
     seenAt = 0; // what stands there is old at once, and stays so
     document.body.classList.add("stale");

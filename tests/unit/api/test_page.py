@@ -15,7 +15,7 @@ SCRIPT = REPOSITORY / "api" / "pages" / "ui.js"
 BROWSER = """
 const assert = require("node:assert");
 const nodes = {}, kept = {}, asked = [], ticks = [];
-let now = 1e12, status = 401, submit;
+let now = 1e12, status = 401, sent = "", submit;
 const made = () => ({
   hidden: true, value: "", textContent: "", focus() {},
   addEventListener(what, f) { if (what === "submit") submit = f; },
@@ -29,7 +29,10 @@ Date.now = () => now;
 globalThis.fetch = async (url, options) => {
   new Headers(options.headers);
   asked.push(options);
-  const ends = (to) => options.signal?.addEventListener("abort", () => to.error(new Error("aborted")));
+  const ends = (to) => {
+    if (sent) to.enqueue(new TextEncoder().encode(sent));
+    options.signal?.addEventListener("abort", () => to.error(new Error("aborted")));
+  };
   return { status, ok: status === 200, body: new ReadableStream({ start: ends }) };
 };
 const settled = async () => { for (let n = 0; n < 50; n += 1) await new Promise(setImmediate); };
@@ -54,6 +57,32 @@ def test_a_stream_that_has_gone_silent_is_asked_for_again() -> None:
         assert.equal(asked.length, 3);
         """
     )
+
+
+def test_a_stream_that_cannot_be_drawn_is_closed_before_the_next_is_asked_for() -> None:
+    """A browser has six connections to a server, and each open stream costs the gateway a look a second."""
+    plays(
+        """
+        status = 200; sent = "data: {}\\n\\n"; give("a-key"); await settled();
+        assert.ok(asked.length > 2);
+        assert.ok(asked.slice(1, -1).every((one) => one.signal.aborted));
+        """
+    )
+
+
+@pytest.mark.parametrize(
+    ("ms", "words"),
+    [
+        (0, "0 ms"),
+        (999, "999 ms"),
+        (1000, "1.0 s"),
+        (59_900, "59.9 s"),
+        (119_600, "2 min 0 s"),
+        (3_599_400, "59 min 59 s"),
+    ],
+)
+def test_times_are_told_as_people_read_them(ms: int, words: str) -> None:
+    plays(f'assert.equal(seconds({ms}), "{words}")')
 
 
 def test_a_key_that_no_header_can_carry_is_told_and_asked_for_again() -> None:
