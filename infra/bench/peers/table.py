@@ -46,6 +46,7 @@ LINES = (
     Line("agents", "failed", "agents: failed requests", "low"),
     Line("agents", "wall_s", "agents: wall, s", "low"),
     Line("four", "mean_ms", "four at once, mean answer, ms", "low"),
+    Line("four", "output_tokens", "  output tokens of each", ""),
     Line("kill", "answer", "engine killed in mid stream: the answer", WHOLE),
     Line("memory", "mb", "memory beside the engine, MiB", "low"),
 )
@@ -102,9 +103,16 @@ def _notes(start: str, side: Figures) -> Iterator[str]:
 
 
 def standing(found: Mapping[str, Found]) -> list[str]:
-    """One sentence for each row on which Corral is not ahead of whom it must be ahead; one if there is none."""
-    behind = list(_behind(found))
-    return behind or ["Corral is ahead on every row that it must be ahead on."]
+    """One sentence for each row on which Corral is not ahead of whom it must be ahead, and for each of these who is not
+    there to be compared; one if there is none."""
+    return [*_behind(found), *_absent(found)] or ["Corral is ahead on every row that it must be ahead on."]
+
+
+def _absent(found: Mapping[str, Found]) -> Iterator[str]:
+    for other, only in AHEAD_OF.items():
+        rows = [row for row, sides in found.items() if only in (None, row) and other not in sides]
+        if rows:
+            yield f"{other} did not run, so nothing is said of it: {', '.join(rows)}"
 
 
 def _behind(found: Mapping[str, Found]) -> Iterator[str]:

@@ -20,6 +20,7 @@ ENGINES = (Engine("http://127.0.0.1:1", "key"), Engine("http://127.0.0.1:2", "ke
 NAMES = [CORRAL, "LiteLLM", LLAMA_SERVER]
 ENDED = Outcome(first_s=0.1, whole_s=1, output_tokens=5)
 CUT = Outcome(first_s=0.1, whole_s=1)
+NOBODY: Found = {"LiteLLM": {"error": "away"}, "claude-code-router": {"error": "away"}}
 
 
 def rate(ours: float, theirs: float) -> dict[str, Found]:
@@ -35,9 +36,9 @@ def test_a_row_on_which_corral_is_behind_is_said_with_both_figures() -> None:
 def test_a_peer_that_cannot_do_a_row_is_behind_and_the_reason_stands_below() -> None:
     found: dict[str, Found] = {
         "kill": {CORRAL: {"answer": WHOLE}, "LiteLLM": {"error": "no such thing"}, "claude-code-router": {}},
-        "first": {CORRAL: {"added_p50_ms": 2.0, "added_p95_ms": 3.0, "repeated": 4}},
+        "first": {CORRAL: {"added_p50_ms": 2.0, "added_p95_ms": 3.0, "repeated": 4}, "LiteLLM": {}},
     }
-    assert len(table.standing(found)) == 1
+    assert table.standing(found) == ["claude-code-router did not run, so nothing is said of it: first"]
     assert table.notes(NAMES, found) == [
         "- LiteLLM, kill: no such thing",
         "- Corral, first: 4 requests failed and were asked again",
@@ -46,11 +47,16 @@ def test_a_peer_that_cannot_do_a_row_is_behind_and_the_reason_stands_below() -> 
     assert [table.cell(found, line, name) for name in NAMES] == [WHOLE, "-", "-"]
 
 
+def test_who_was_not_there_is_not_passed() -> None:
+    said = table.standing({"rate": {CORRAL: {"per_s": 10.0}, "LiteLLM": {"per_s": 5.0}}})
+    assert said == ["claude-code-router did not run, so nothing is said of it: rate"]
+
+
 def test_the_router_must_be_passed_on_the_agents_rows_only() -> None:
     figures = {"later_ttft_p50_ms": 1, "prefilled": 1, "later_ratio": 1, "failed": 0, "wall_s": 1}
     found: dict[str, Found] = {
-        "agents": {CORRAL: {name: value * 2 for name, value in figures.items()}, "vllm-router": dict(figures)},
-        "four": {CORRAL: {"mean_ms": 2}, "vllm-router": {"mean_ms": 1}},
+        "agents": {CORRAL: {name: value * 2 for name, value in figures.items()}, "vllm-router": dict(figures)} | NOBODY,
+        "four": {CORRAL: {"mean_ms": 2}, "vllm-router": {"mean_ms": 1}} | NOBODY,
     }
     behind = table.standing(found)
     assert len(behind) == 4, "nobody failed: that row is equal"
