@@ -143,7 +143,7 @@ def _on_one_engine(
         commands = agents_house.commands_of(house)
         engines = stack.enter_context(agents_house.engines(commands, ()))
         asked = [Side(LLAMA_SERVER, engines[0].url, engines[0].key), Side(CORRAL, house.url, house.key, tuple(parts))]
-        asked += stack.enter_context(sides.all_opened(programs, engines, folder, told))
+        asked += stack.enter_context(sides.all_opened(programs, engines, folder))
         yield asked, {engine.pid for engine in (*house.engines, *engines)}
 
 
@@ -152,7 +152,7 @@ def _children() -> set[int]:
 
 
 def _installed(wanted: tuple[Peer, ...], cache: Path, told: Told) -> dict[Peer, Path]:
-    """The peers that are there, installed if need be. One that cannot be installed is left out, and `told` why."""
+    """The peers that are there, installed if need be. One that cannot be installed is left out, and stderr says why."""
     programs = {}
     for peer in wanted:
         told(f"installing {peer.name} {peer.package.version}, if it is not there")

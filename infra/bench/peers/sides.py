@@ -11,6 +11,7 @@ with the fewest running requests. vllm-router: `consistent_hash`, which reads Cl
 
 import os
 import secrets
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -98,17 +99,15 @@ def opened(peer: Peer, program: Path, engines: Sequence[Engine], folder: Path) -
 
 
 @contextmanager
-def all_opened(
-    chosen: Mapping[Peer, Path], engines: Sequence[Engine], folder: Path, told: Callable[[str], None]
-) -> Iterator[list[Side]]:
-    """The peers side by side before the same engines. One that does not start is left out, and `told` why."""
+def all_opened(chosen: Mapping[Peer, Path], engines: Sequence[Engine], folder: Path) -> Iterator[list[Side]]:
+    """The peers side by side before the same engines. One that does not start is left out, and stderr says why."""
     with ExitStack() as stack:
         sides = []
         for peer, program in chosen.items():
             try:
                 sides.append(stack.enter_context(opened(peer, program, engines, folder_of(peer, folder))))
             except StartError as error:
-                told(f"{peer.name}: {error}")
+                print(f"error: {error}", file=sys.stderr)
         yield sides
 
 

@@ -99,6 +99,15 @@ def test_litellm_keeps_a_session_at_its_engine(tmp_path: Path) -> None:
     assert config["router_settings"]["optional_pre_call_checks"] == ["session_affinity"]
 
 
+def test_a_peer_that_does_not_start_is_left_out_and_said_with_its_last_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (litellm, *_) = sides.peers("consistent_hash")
+    with sides.all_opened({litellm: tmp_path / "no-such-program"}, ENGINES, tmp_path) as there:
+        assert there == []
+    assert "cannot run" in capsys.readouterr().err
+
+
 def test_a_failed_installation_is_told_and_done_again_the_next_time(tmp_path: Path) -> None:
     package = Package("nothing", "npm", "./no-such-folder", "1", "cli.js")
     for _ in range(2):
