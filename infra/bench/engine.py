@@ -216,6 +216,8 @@ def _recommend(lines: Sequence[str]) -> None:
         print(f"    {line}")
     if any("-ctk" in line for line in lines):
         print("\nA smaller KV cache rounds what the model remembers; look at its answers before you keep it.")
+    if any("--spec-type" in line for line in lines):
+        print("\nGuessing was tried where it is best: answers that repeat a text, as edits of a file do.")
 
 
 def _machine() -> str:

@@ -8,6 +8,7 @@ Cost is the time of one coding agent's turn with the measured speeds: new tokens
 written while all slots write. A setting that costs no more than the noise and needs clearly less memory is kept too.
 """
 
+import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -76,7 +77,8 @@ class Ladder:
         flags = {flag: value for flag, value in self.flags.items() if flag not in THREAD_FLAGS}
         lines = [f"threads = {threads[-1]}"] if threads else []
         if flags:
-            lines.append(f'engine_args = "{shlex.join(replaced(given, flags))}"')
+            # JSON's text is TOML's: a pattern of tensor names has backslashes.
+            lines.append(f"engine_args = {json.dumps(shlex.join(replaced(given, flags)), ensure_ascii=False)}")
         return lines
 
 

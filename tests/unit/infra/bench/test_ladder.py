@@ -77,6 +77,12 @@ def test_every_line_is_one_that_corral_takes() -> None:
         engine_options.read(settings.engine_args)
 
 
+def test_given_flags_with_quotes_and_backslashes_come_back_as_they_were() -> None:
+    given = ["-ot", r"\.ffn_.*_exps\.=CPU", "--override-kv", 'a="b"']
+    (line,) = Ladder([Setting("batch", {"-b": "512"})]).lines(given)
+    assert engine_options.split(tomllib.loads(line)["engine_args"]) == [*given, "-b", "512"]
+
+
 def test_given_flags_stay_and_those_tried_take_the_place_of_the_same_ones() -> None:
     ladder = Ladder([Setting("threads", {"-t": "4", "-tb": "4"}, 4), Setting("batch", {"-b": "512"})])
     assert ladder.lines(["-ngl", "99", "--swa-full", "-b", "64"]) == [
