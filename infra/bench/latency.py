@@ -9,6 +9,7 @@ A = the gateway's /v1/messages. B = the same prompt, rendered, straight to the e
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 from itertools import count
 from statistics import median
 from typing import Self
@@ -39,7 +40,8 @@ class Load:
 
     def of_arm(self, name: str) -> "Load":
         """The same work in other words: arms that share an engine must not find each other's texts in its cache."""
-        return replace(self, seed=f"{self.seed} {name}")
+        # Of one length for all, and fit for a header, whatever an arm is called.
+        return replace(self, seed=f"{self.seed}-{blake2b(name.encode(), digest_size=4).hexdigest()}")
 
     def conversation(self, agent: str) -> Conversation:
         return Conversation(self.seed, agent, self.size_bytes, self.max_tokens)

@@ -25,7 +25,10 @@ def test_refusals_are_no_fast_answers(figures: Callable[[list[Outcome], float], 
 
 def test_arms_have_the_same_work_in_other_words() -> None:
     work = Load("seed", 4_000, 8)
-    bodies = [work.of_arm(name).conversation("client0").chat_body(0, "ask", 0).decode() for name in ("one", "two")]
+    bodies = [
+        work.of_arm(name).conversation("client0").chat_body(0, "ask", 0).decode() for name in ("one", "zweite, größer")
+    ]
     prompts = [body.partition(INTRODUCTION)[2] for body in bodies]
+    assert work.of_arm("größer").conversation("a").headers["x-claude-code-session-id"].isascii()
     assert prompts[0][:60] != prompts[1][:60]
     assert abs(len(prompts[0]) - len(prompts[1])) < 60
