@@ -61,8 +61,13 @@ def addresses(texts: Sequence[str], key: str = "") -> tuple[Address, ...]:
     return tuple(named)
 
 
-def compared(texts: Sequence[str] | None, more: Sequence[str] | None, key: str) -> tuple[Address, ...]:
-    """What `--compare URL URL ...` names; nothing when it is not given. Raises ConfigError for fewer than two."""
+def compared(
+    texts: Sequence[str] | None, more: Sequence[str] | None, key: str, *, start: bool = False
+) -> tuple[Address, ...]:
+    """What `--compare URL URL ...` names; nothing when it is not given. Raises ConfigError for fewer than two, and
+    beside --start."""
+    if texts and start:
+        raise ConfigError("--compare: asks who runs already; leave --start out")
     if not texts:
         if more:
             raise ConfigError(f"{more[0]}: is no option; addresses follow --compare")

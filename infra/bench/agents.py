@@ -72,7 +72,7 @@ def main(
     """Play coding agents, and count what is prefilled again."""
     own = kinds.settings(store, given or [], slots=slots, context_tokens=context, threads=1)
     staff = Staff(model, workers, own, kinds.flags(direct_flags)) if start else None
-    asked = compared(compare_urls, more, key) or ((address(url, key, CORRAL),) if url else ())
+    asked = compared(compare_urls, more, key, start=start) or ((address(url, key, CORRAL),) if url else ())
     there = [Engine(one, engine_key) for one in filter(None, engines.split(","))]
     shape = Shape(agents, turns, 0, _bounds(words), gap, subagents, sides, max_tokens)
     score = Traced(read(trace), speed) if trace else Made(shape, base)

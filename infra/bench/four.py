@@ -94,7 +94,7 @@ def main(
     """Let a few agents ask at once."""
     command = report.command_line("infra.bench.four")
     team = Team(agents, least, most, output_tokens, tuple(stop or ()))
-    chosen = compared(compare_urls, more, key)
+    chosen = compared(compare_urls, more, key, start=start)
     print(f"$ {command}")
     with _started(model, team, slots, context) if start else _running(chosen or (address(url, key),), team) as arms:
         runs = asyncio.run(measure(arms, team, rounds))

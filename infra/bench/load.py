@@ -60,7 +60,7 @@ def main(
 ) -> None:
     """Let many clients ask at once."""
     command, seed = report.command_line("infra.bench.load"), secrets.token_hex(4)
-    asked = compared(compare_urls, more, key) or (address(url, key),)
+    asked = compared(compare_urls, more, key, start=start) or (address(url, key),)
     print(f"$ {command}")
     # Clients that find no slot wait in the line, so it must hold them all.
     shape = {"slots": slots, "context_tokens": context, "threads": 1, "queue_limit": max(64, clients)}

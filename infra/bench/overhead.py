@@ -61,7 +61,7 @@ def main(
     """Measure what Corral adds to its own engine."""
     load = Load(secrets.token_hex(4), body_bytes, max_tokens, tuple(stop or ()))
     command, wanted = report.command_line("infra.bench.overhead"), _parts(only, start)
-    asked = compared(compare_urls, more, key)
+    asked = compared(compare_urls, more, key, start=start)
     print(f"$ {command}")
     shape = {"slots": slots, "context_tokens": context, "threads": 1}
     counts = (pairs, clients, requests)

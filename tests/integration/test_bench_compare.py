@@ -90,6 +90,12 @@ def test_a_request_that_fails_is_an_error_with_the_address_that_refused_it(name:
 
 
 @pytest.mark.parametrize("name", SMALL)
+def test_who_runs_and_who_is_to_be_started_are_not_compared(name: str) -> None:
+    with pytest.raises(ConfigError, match="--compare: asks who runs already; leave --start out"):
+        SMALL[name][0](start=True, compare_urls=["http://127.0.0.1:1", "http://127.0.0.1:2"])
+
+
+@pytest.mark.parametrize("name", SMALL)
 def test_an_address_where_nobody_is_is_said_before_anything_is_asked(name: str, cluster: Cluster) -> None:
     bench, small = SMALL[name]
     with pytest.raises(ConfigError, match="nobody answers there"):
