@@ -43,7 +43,7 @@ def ratios(runs: Runs) -> dict[str, dict[str, list[float]]]:
     found = {}
     for name, rounds in others:
         of_arm: dict[str, list[float]] = {}
-        for figure in rounds[0] if rounds else ():
+        for figure in dict.fromkeys(figure for run in rounds for figure in run):
             values = [b[figure] / a[figure] for a, b in zip(base, rounds, strict=True) if _comparable(figure, a, b)]
             if values:
                 of_arm[figure] = [round(value, 3) for value in (median(values), min(values), max(values))]

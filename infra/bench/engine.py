@@ -6,11 +6,9 @@ Owns: the command line, the order A B A B of each rung, and the report.
 Never: two engines at once; on a GPU they would not fit. Each start loads the model again, so big models take long.
 """
 
-import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from math import prod
@@ -22,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from infra import engine_options, machine, model_setting
-from infra.bench import agents_house, ladder_engine, report
+from infra.bench import agents_house, ladder_engine, progress, report
 from infra.bench import house as houses
 from infra.bench.agents_house import EngineCommand
 from infra.bench.command import JsonFile, run
@@ -161,7 +159,7 @@ def _measure(
     model: str, settings: dict[str, Any], rungs: Iterable[Sequence[Setting]], work: Work, rounds: int
 ) -> list[Step]:
     # The demo model is assembled in the data folder, and each engine loads it from there.
-    with _telling() as told, tempfile.TemporaryDirectory(prefix="corral-ladder-") as folder:
+    with progress.telling() as told, tempfile.TemporaryDirectory(prefix="corral-ladder-") as folder:
         told("looking how Corral runs this model's engine")
         return climb(_command(model, settings | {"data_dir": folder}), rungs, work, rounds, told)
 
@@ -223,25 +221,6 @@ def _recommend(lines: Sequence[str]) -> None:
 def _machine() -> str:
     cards = ", ".join(machine.card_names()) or "no GPU"
     return f"{machine.cores()} CPU cores, {cards}"
-
-
-@contextmanager
-def _telling() -> Iterator[Told]:
-    """What goes on, on stderr: one line that changes on a terminal, else a line for each setting."""
-    console = Console(stderr=True)
-    last = ""
-    with console.status("") as status:
-
-        def told(text: str) -> None:
-            nonlocal last
-            part = text.partition(":")[0]
-            if console.is_terminal:
-                status.update(text)
-            elif part != last and os.environ.get("CI") is None:
-                print(part, file=sys.stderr, flush=True)
-            last = part
-
-        yield told
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How far a bench is: a bar on a terminal, a few plain lines anywhere else.
 
-Owns: the bar, and how seldom a line is written.
+Owns: the bar, how seldom a line is written, and telling what a bench of several parts is at.
 Never: writes to standard output, which holds the figures.
 """
 
@@ -19,8 +19,28 @@ Told = Callable[[], None]
 @contextmanager
 def work(title: str, total: int, console: Console | None = None) -> Iterator[Told]:
     """Inside the block, call what is given once for each of `total` requests that has ended."""
-    shown = console or Console(stderr=True, markup=False, emoji=False, highlight=False, soft_wrap=True)
+    shown = console or _stderr()
     with _bar(title, total, shown) if shown.is_terminal else _lines(title, total, shown) as told:
+        yield told
+
+
+@contextmanager
+def telling(console: Console | None = None) -> Iterator[Callable[[str], None]]:
+    """Inside the block, call what is given with `part: what it is at`: one line that changes on a terminal, else a line
+    for each part."""
+    shown = console or _stderr()
+    last = ""
+    with shown.status("") as status:
+
+        def told(text: str) -> None:
+            nonlocal last
+            part = text.partition(":")[0]
+            if shown.is_terminal:
+                status.update(text)
+            elif part != last:
+                shown.print(part)
+            last = part
+
         yield told
 
 
@@ -53,3 +73,7 @@ def _lines(title: str, total: int, console: Console) -> Iterator[Told]:
             console.print(f"{title}: {done} of {total} requests, {now_s - began_s:.1f} s")
 
     yield told
+
+
+def _stderr() -> Console:
+    return Console(stderr=True, markup=False, emoji=False, highlight=False, soft_wrap=True)

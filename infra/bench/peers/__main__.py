@@ -18,9 +18,8 @@ from typing import Annotated, Any
 
 import psutil
 import typer
-from rich.console import Console
 
-from infra.bench import agents_house, report
+from infra.bench import agents_house, progress, report
 from infra.bench import house as houses
 from infra.bench.agents_session import Shape
 from infra.bench.command import JsonFile, run
@@ -83,7 +82,7 @@ def main(
     plan = Plan(model, long_model or model, _chosen(rows), rounds, requests, repeat, shape, base, context, seed)
     command, head = report.command_line("infra.bench.peers"), table.header()
     print(f"$ {command}")
-    with _telling() as told:
+    with progress.telling() as told:
         programs = _installed(_peers(router_policy), cache or packages.default_cache(), told)
         versions = {peer.name: peer.package.version for peer in programs}
         found = measure(plan, programs, told)
@@ -175,25 +174,6 @@ def _chosen(rows: str) -> tuple[str, ...]:
         if name not in ROWS:
             raise ConfigError(f"--rows {name}: must be of {', '.join(ROWS)}")
     return names
-
-
-@contextmanager
-def _telling() -> Iterator[Told]:
-    """What goes on, on stderr: one line that changes on a terminal, else a line for each part."""
-    console = Console(stderr=True)
-    last = ""
-    with console.status("") as status:
-
-        def told(text: str) -> None:
-            nonlocal last
-            part = text.partition(":")[0]
-            if console.is_terminal:
-                status.update(text)
-            elif part != last:
-                print(part, file=sys.stderr, flush=True)
-            last = part
-
-        yield told
 
 
 if __name__ == "__main__":

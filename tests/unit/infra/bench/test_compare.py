@@ -37,6 +37,11 @@ def test_what_cannot_be_compared_has_no_ratio() -> None:
     assert compare.ratios(runs) == {"b": {"ms": [1.5, 1.5, 1.5]}}
 
 
+def test_a_round_without_a_figure_does_not_hide_it_in_the_others() -> None:
+    runs: Runs = {"a": [{"ms": 2.0}, {"ms": 2.0}], "b": [{"failed": 9}, {"ms": 3.0}]}
+    assert compare.ratios(runs) == {"b": {"ms": [1.5, 1.5, 1.5]}}
+
+
 def test_one_arm_has_no_ratios() -> None:
     runs = {"a": [{"ms": 2.0, "failed": 0}]}
     assert compare.as_json(runs) == {"arms": runs}

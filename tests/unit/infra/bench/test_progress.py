@@ -38,3 +38,12 @@ def test_on_a_terminal_it_is_a_bar_that_is_gone_afterwards(monkeypatch: pytest.M
     assert "50/50" in shown
     assert "━" in shown
     assert shown.rstrip("\r\n").endswith("\x1b[2K")
+
+
+def test_off_a_terminal_each_part_is_one_line() -> None:
+    console = Console(file=StringIO(), force_terminal=False, width=100)
+    with progress.telling(console) as told:
+        for text in ("starting", "first token: round 1 of 2", "first token: round 2 of 2", "memory"):
+            told(text)
+    assert isinstance(console.file, StringIO)
+    assert console.file.getvalue().splitlines() == ["starting", "first token", "memory"]
