@@ -34,6 +34,10 @@ const minutes = (s) => `${Math.floor(s / 60)} min ${s % 60} s`;
 const seconds = (ms) => (ms < 1000 ? `${Math.round(ms)} ms` : ms < 60000 ? `${(ms / 1000).toFixed(1)} s` : minutes(Math.round(ms / 1000)));
 const bytes = (n) => (n >= 2 ** 30 ? `${(n / 2 ** 30).toFixed(1)} GiB` : `${Math.round(n / 2 ** 20)} MiB`);
 const sum = (list, of = (x) => x) => list.reduce((total, one) => total + of(one), 0);
+const median = (list) => {
+  const sorted = [...list].sort((a, b) => a - b);
+  return sorted.length ? (sorted[(sorted.length - 1) >> 1] + sorted[sorted.length >> 1]) / 2 : undefined;
+};
 const plural = (n, one) => `${whole.format(n)} ${one}${n === 1 ? "" : "s"}`;
 
 function bar(parts, all, words) {
@@ -71,14 +75,14 @@ function totals(state) {
   const slots = sum(state.workers, (worker) => worker.slots.length);
   const speed = sum(state.running, (one) => one.per_s || 0);
   const found = state.recent.filter((one) => one.prompt_tokens !== undefined);
-  const firsts = state.recent.filter((one) => one.first_ms !== undefined).map((one) => one.first_ms).sort((a, b) => a - b);
+  const first = median(state.recent.filter((one) => one.first_ms !== undefined).map((one) => one.first_ms));
   const tile = (name, value, beside) => el("div", {}, el("dt", {}, name), el("dd", {}, el("b", {}, value), beside ? el("span", {}, beside) : null));
   return [
     tile("Running", whole.format(sum(state.workers, (worker) => worker.running)), slots ? `of ${plural(slots, "slot")}` : ""),
     tile("Waiting", whole.format(state.waiting), ""),
     tile("Speed", speed.toFixed(0), "tokens/s"),
     tile("Reuse", percent(sum(found, (one) => one.cached_tokens), sum(found, (one) => one.prompt_tokens)), "of late prompts"),
-    tile("First token", firsts.length ? seconds(firsts[firsts.length >> 1]) : "–", firsts.length ? "median" : ""),
+    tile("First token", first === undefined ? "–" : seconds(first), first === undefined ? "" : "median"),
   ];
 }
 
@@ -163,8 +167,8 @@ function outcome(one) {
 
 function recentTable(recent) {
   const shown = recent.slice(0, 25);
-  const times = shown.map((one) => one.took_ms).sort((a, b) => a - b);
-  const longest = Math.max(1, Math.min(times.at(-1), OUTLIER * times[times.length >> 1])); // one that is far longer runs out of its bar
+  const times = shown.map((one) => one.took_ms);
+  const longest = Math.max(1, Math.min(Math.max(...times), OUTLIER * (median(times) || 0))); // one that is far longer runs out of its bar
   const told = (ms) => (ms === undefined || ms === null ? "–" : seconds(ms));
   const rows = shown.map((one) => [clipped(one.agent || "?"), timeline(one, longest), outcome(one), told(one.first_ms), seconds(one.took_ms),
     `${told(one.eta_ms)} / ${told(one.queue_ms)}`, one.prompt_tokens === undefined ? "–" : tokens(one.prompt_tokens),
@@ -315,6 +319,7 @@ $("key").addEventListener("submit", (event) => {
   }
   sessionStorage.setItem("corral-key", key);
   $("key").hidden = true; // asked twice, two streams would be drawn
+  $("main").focus(); // else who has no mouse begins at the top again
   run();
 });
 $("pause").addEventListener("click", () => {

@@ -162,6 +162,7 @@ def test_where_keys_are_set_it_asks_for_one_and_tells_a_wrong_one(tmp_path: Path
         page.get_by_role("button", name="Show").press("Enter")
         expect(page.get_by_role("status")).to_have_text("1 worker ready")
         expect(field).to_be_hidden()
+        expect(page.locator("#main")).to_be_focused()
         expect(page.locator("#workers .slot")).to_have_count(4)
         refused = "Failed to load resource: the server responded with a status of 401 (Unauthorized)"
         assert set(tab.troubles) == {refused}

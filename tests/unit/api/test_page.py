@@ -85,6 +85,11 @@ def test_times_are_told_as_people_read_them(ms: int, words: str) -> None:
     plays(f'assert.equal(seconds({ms}), "{words}")')
 
 
+def test_a_median_of_an_even_number_lies_between_its_two() -> None:
+    """`corral top` tells it so too."""
+    plays("assert.deepEqual([[], [3], [9, 1], [5, 1, 9]].map(median), [undefined, 3, 5, 5])")
+
+
 def test_a_key_that_no_header_can_carry_is_told_and_asked_for_again() -> None:
     plays(
         """
