@@ -13,6 +13,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from itertools import pairwise
+from math import inf
 from pathlib import Path
 from time import perf_counter
 
@@ -72,6 +73,8 @@ async def _one(client: httpx.AsyncClient, number: int, tokens: int) -> Stream:
             if line.startswith("data: ") and '"text_delta"' in line:
                 times.append(perf_counter())
                 text += json.loads(line[6:])["delta"]["text"]
+    if len(times) < 2:
+        return Stream(inf, inf, inf, len(times), whole=False)
     gaps = [later - earlier for earlier, later in pairwise(times)]
     return Stream(times[0] - began_s, times[-1] - times[0], max(gaps), len(times), text.split() == _words(tokens))
 
@@ -96,7 +99,7 @@ def _told(streams: list[Stream], ideal_s: float, used: dict[str, float]) -> int:
     print(f"lasted p50 {percentile(lasted, 0.5):.2f} s, longest {lasted[-1]:.2f} s; {behind} fell behind, {torn} torn")
     print(f"first word p50 {percentile([stream.first_s for stream in streams], 0.5):.2f} s")
     print(f"longest silence p50 {1000 * percentile(gaps, 0.5):.0f} ms, longest {1000 * max(gaps):.0f} ms")
-    pieces = sum(stream.pieces for stream in streams)
+    pieces = max(1, sum(stream.pieces for stream in streams))
     each = ", ".join(f"{part} {used_s:.2f} s ({used_s / pieces * 1e6:.0f} us)" for part, used_s in used.items())
     print(f"processor time (of each of {pieces} pieces): {each}")
     return 1 if behind or torn else 0
