@@ -31,7 +31,8 @@ from infra.errors import StartError
 CORRAL, LLAMA_SERVER = "Corral", "llama-server"
 READY_LIMIT_S = 90.0
 ROUTER_POLICIES = ("consistent_hash", "cache_aware", "sticky_least_loaded")
-# Engines whose slots nobody pins keep prompts that lose their slot in memory, as llama-server does by default.
+# Where agents outnumber slots, engines whose slots nobody pins keep prompts that lose theirs in memory, as llama-server
+# does by default.
 PEER_ENGINE_FLAGS = ("--cache-ram", "4096")
 
 
