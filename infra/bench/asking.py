@@ -164,12 +164,21 @@ Ask = Callable[[int, int], Awaitable[Outcome]]
 
 
 async def side_by_side(ask: Ask, clients: int, requests: int) -> tuple[list[Outcome], float]:
-    """`requests` calls of `ask(client, number)`, each client its share in a row; and the seconds it took."""
+    """`requests` calls of `ask(client, number)`, each client its share in a row; and the seconds it took.
+
+    When a call raises, all clients stop, so that none still asks while something else is measured.
+    """
     shares: Sequence[range] = [range(client, requests, clients) for client in range(clients)]
 
     async def client_asks(client: int) -> list[Outcome]:
         return [await ask(client, number) for number in shares[client]]
 
     began_s = perf_counter()
-    answers = await asyncio.gather(*(client_asks(client) for client in range(clients)))
+    asking = [asyncio.create_task(client_asks(client)) for client in range(clients)]
+    try:
+        answers = await asyncio.gather(*asking)
+    finally:
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
     return [outcome for share in answers for outcome in share], perf_counter() - began_s

@@ -8,6 +8,7 @@ import orjson
 import pytest
 
 from infra.bench.asking import CHAT, MESSAGES, Outcome, Target, side_by_side
+from infra.errors import EngineError
 
 pytestmark = pytest.mark.unit
 
@@ -106,3 +107,22 @@ async def test_every_number_is_asked_once_and_each_client_asks_in_a_row() -> Non
     assert sorted(number for _, number in asked) == list(range(8))
     assert len(outcomes) == 8
     assert took_s > 0
+
+
+async def test_when_one_client_cannot_go_on_the_others_do_not_either() -> None:
+    """Else they would still be asking while the next one is measured."""
+    asked: list[int] = []
+
+    async def ask(client: int, _: int) -> Outcome:
+        asked.append(client)
+        await asyncio.sleep(0)
+        if client == 0:
+            raise EngineError("it is gone")
+        return Outcome(0.1, 0.2)
+
+    with pytest.raises(EngineError, match="it is gone"):
+        await side_by_side(ask, 2, 2_000)
+    before = len(asked)
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert len(asked) == before
