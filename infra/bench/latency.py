@@ -71,7 +71,7 @@ class Sides:
 
     async def warm(self, talk: Conversation) -> int:
         """One unmeasured request; the slot it was served in. Raises EngineError when it fails."""
-        outcome = _fine(await self.ask_gateway(talk, 0, "begin"))
+        outcome = fine(await self.ask_gateway(talk, 0, "begin"))
         return outcome.slot
 
 
@@ -87,10 +87,10 @@ async def first_token(sides: Sides, pairs: int, told: Told = _nobody) -> Figures
     for number in range(pairs):
         turns = number // PAIRS_A_TURN % GROWTH
         if number % PAIRS_A_TURN == 0:
-            _fine(await sides.ask_engine(talk, turns, f"request {0:06}", slot))
-        ours.append(_fine(await sides.ask_gateway(talk, turns, f"request {2 * number + 1:06}")))
+            fine(await sides.ask_engine(talk, turns, f"request {0:06}", slot))
+        ours.append(fine(await sides.ask_gateway(talk, turns, f"request {2 * number + 1:06}")))
         told()
-        theirs.append(_fine(await sides.ask_engine(talk, turns, f"request {2 * number + 2:06}", slot)))
+        theirs.append(fine(await sides.ask_engine(talk, turns, f"request {2 * number + 2:06}", slot)))
         told()
     added = [a.first_s - b.first_s for a, b in zip(ours, theirs, strict=True)]
     whole = [a.whole_s - b.whole_s for a, b in zip(ours, theirs, strict=True)]
@@ -115,14 +115,14 @@ async def throughput(sides: Sides, clients: int, requests: int, told: Told = _no
     numbers = count(1)
 
     async def ours(client: int, _: int) -> Outcome:
-        outcome = _fine(await sides.ask_gateway(talks[client], 0, f"request {next(numbers):06}"))
+        outcome = fine(await sides.ask_gateway(talks[client], 0, f"request {next(numbers):06}"))
         told()
         return outcome
 
     async def theirs(client: int, _: int) -> Outcome:
         slot = slots[client]
         async with turn_of[slot]:
-            outcome = _fine(await sides.ask_engine(talks[client], 0, f"request {next(numbers):06}", slot))
+            outcome = fine(await sides.ask_engine(talks[client], 0, f"request {next(numbers):06}", slot))
         told()
         return outcome
 
@@ -147,7 +147,8 @@ def _same_work(ours: Sequence[Outcome], theirs: Sequence[Outcome]) -> Figures:
     return {name: [median(getattr(o, name) for o in side) for side in (ours, theirs)] for name in names}
 
 
-def _fine(outcome: Outcome) -> Outcome:
+def fine(outcome: Outcome) -> Outcome:
+    """The outcome of a request that succeeded. Raises EngineError with the error of one that did not."""
     if outcome.error:
         raise EngineError(f"a request of the bench failed: {outcome.error}")
     return outcome

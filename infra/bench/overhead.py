@@ -22,7 +22,7 @@ from infra.bench.address import compared
 from infra.bench.command import DEFAULT_URL, Compare, JsonFile, More, run
 from infra.bench.costs import Broker
 from infra.bench.house import Engine, House
-from infra.bench.latency import Load, Sides, first_token, throughput
+from infra.bench.latency import Load, Sides, fine, first_token, throughput
 from infra.bench.processor import processor_time
 from infra.bench.report import Figures
 from infra.bench.streams import waiting_streams
@@ -166,7 +166,7 @@ async def _counted(sides: Sides, broker: Broker, max_tokens: int) -> tuple[dict[
         nonlocal tokens
         began_s = perf_counter()
         for number in range(COUNTED_JOBS):
-            outcome = await sides.ask_gateway(talk, 0, f"count {max_tokens} {number:04}")
+            outcome = fine(await sides.ask_gateway(talk, 0, f"count {max_tokens} {number:04}"))
             tokens += outcome.output_tokens
         return perf_counter() - began_s
 

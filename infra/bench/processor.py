@@ -14,9 +14,8 @@ import redis
 from infra.bench.bodies import Conversation
 from infra.bench.costs import Broker
 from infra.bench.house import House
-from infra.bench.latency import Load, Sides
+from infra.bench.latency import Load, Sides, fine
 from infra.bench.report import Figures
-from infra.errors import EngineError
 
 REQUESTS = 60
 SMALL_BYTES = 2_000  # of the bodies of long answers, so that only the answer counts
@@ -88,9 +87,7 @@ async def _measured(sides: Sides, parts: Parts, broker: Broker, talk: Conversati
     tokens = 0
     before, writes, began_s = parts.used_s(), broker.calls()["xadd"], perf_counter()
     for number in range(REQUESTS):
-        outcome = await sides.ask_gateway(talk, 0, f"processor {talk.max_tokens} {number:04}")
-        if outcome.error:
-            raise EngineError(f"a request of the bench failed: {outcome.error}")
+        outcome = fine(await sides.ask_gateway(talk, 0, f"processor {talk.max_tokens} {number:04}"))
         tokens += outcome.output_tokens
     took_s = perf_counter() - began_s
     used = {name: used_s - before[name] - idle[name] * took_s for name, used_s in parts.used_s().items()}

@@ -34,6 +34,7 @@ from infra.bench.agents_session import Cast, Kind, Shape
 from infra.bench.asking import MESSAGES, Outcome, Target
 from infra.bench.command import DEFAULT_URL, JsonFile, run
 from infra.bench.house import House
+from infra.bench.latency import fine
 from infra.bench.report import Figures
 from infra.errors import EngineError
 
@@ -108,10 +109,7 @@ async def _on_another(target: Target, cast: Cast, worker: str) -> Outcome:
 async def _ask(target: Target, cast: Cast, agent: int) -> Outcome:
     talk = cast.talk(Kind.MAIN, agent)
     talk.say(cast.next_words(talk, 0))
-    outcome = await target.ask(bodies.messages_body(talk), bodies.headers(talk))
-    if outcome.error:
-        raise EngineError(f"a request of the bench failed: {outcome.error}")
-    return outcome
+    return fine(await target.ask(bodies.messages_body(talk), bodies.headers(talk)))
 
 
 def _recorded(cast: Cast, path: Path) -> Path:
