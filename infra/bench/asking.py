@@ -1,6 +1,6 @@
 """One timed request, to the gateway or to an engine, and many of them from clients side by side.
 
-Owns: the clock of a request, what is read of its stream, and the closed loop of a client.
+Owns: the clock of a request, what is read of its stream, how much work it was, and the closed loop of a client.
 Never: makes a body, judges a figure.
 
 Every request has a connection of its own on both sides: the engine closes a kept one after about 100 requests.
@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from statistics import fmean
 from time import perf_counter
 from typing import Any
 
@@ -158,6 +159,12 @@ def _holds_text(chunk: dict[str, Any]) -> bool:
 def _ends(chunk: dict[str, Any]) -> bool:
     choices = chunk.get("choices")
     return chunk.get("type") == "message_stop" or bool(choices and choices[0].get("finish_reason"))
+
+
+def same_work(outcomes: Sequence[Outcome]) -> dict[str, int]:
+    """Mean tokens of prompt, cache and answer, which show whether two arms did the same. Raises ValueError for none."""
+    names = ("prompt_tokens", "cached_tokens", "output_tokens")
+    return {name: round(fmean(getattr(outcome, name) for outcome in outcomes)) for name in names}
 
 
 Ask = Callable[[int, int], Awaitable[Outcome]]

@@ -30,7 +30,7 @@ import typer
 from infra.bench import agents_house, compare, report
 from infra.bench import house as houses
 from infra.bench.address import Address, address, check_answers, compared
-from infra.bench.asking import CHAT, MESSAGES, Outcome, Target
+from infra.bench.asking import CHAT, MESSAGES, Outcome, Target, same_work
 from infra.bench.bodies import words
 from infra.bench.command import DEFAULT_URL, Compare, JsonFile, More, run
 from infra.bench.progress import Told
@@ -172,8 +172,7 @@ def _figures(outcomes: Sequence[Outcome]) -> Figures:
         whole, first = fmean(o.whole_s for o in fine), fmean(o.first_s for o in fine)
         found |= {"mean_ms": _ms(whole), "longest_ms": _ms(max(o.whole_s for o in fine))}
         found |= {"first_ms": _ms(first), "after_first_ms": _ms(whole - first)}
-        for name in ("prompt_tokens", "cached_tokens", "output_tokens"):
-            found[name] = round(fmean(getattr(outcome, name) for outcome in fine))
+        found |= same_work(fine)
     if len(fine) < len(outcomes):
         found["errors"] = dict(Counter(outcome.error for outcome in outcomes if not outcome.fine))
     return found

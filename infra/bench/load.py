@@ -22,7 +22,7 @@ import typer
 from infra.bench import compare, report
 from infra.bench import house as houses
 from infra.bench.address import Address, address, check_answers, compared
-from infra.bench.asking import CHAT, MESSAGES, Outcome, Target, side_by_side
+from infra.bench.asking import CHAT, MESSAGES, Outcome, Target, same_work, side_by_side
 from infra.bench.bodies import Conversation
 from infra.bench.command import DEFAULT_URL, Compare, JsonFile, More, run
 from infra.bench.latency import Load
@@ -38,6 +38,9 @@ ROWS = {
     "first_p50_ms": "first token, p50, ms",
     "first_p95_ms": "first token, p95, ms",
     "per_s": "requests a second",
+    "prompt_tokens": "prompt tokens, mean",
+    "cached_tokens": "  of these cached",
+    "output_tokens": "output tokens, mean",
     "first_attempt_pct": "answered at the first attempt, %",
 }
 
@@ -122,12 +125,16 @@ def figures(outcomes: Sequence[Outcome], took_s: float) -> Figures:
     found: Figures = {
         "requests": len(outcomes),
         "failed": len(outcomes) - len(fine),
+        "prompt_tokens": "prompt tokens, mean",
+        "cached_tokens": "  of these cached",
+        "output_tokens": "output tokens, mean",
         "first_attempt_pct": round(100 * len(fine) / len(outcomes), 2),
         "per_s": round(len(fine) / took_s, 2),
     }
     if fine:
         for name, times in (("whole", [o.whole_s for o in fine]), ("first", [o.first_s for o in fine])):
             found |= {f"{name}_{of}_ms": value for of, value in report.spread_ms(times).items()}
+        found |= same_work(fine)
     if len(fine) < len(outcomes):
         found["errors"] = dict(Counter(outcome.error for outcome in outcomes if not outcome.fine).most_common(5))
     return found

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from infra.bench import compare, report
 from infra.bench.address import Address, check_answers
-from infra.bench.asking import MESSAGES, Outcome, side_by_side
+from infra.bench.asking import MESSAGES, Outcome, same_work, side_by_side
 from infra.bench.bodies import Conversation
 from infra.bench.latency import Load
 from infra.bench.progress import Told
@@ -24,6 +24,9 @@ ROWS = {
     "first_p99_ms": "first token, one client, p99, ms",
     "whole_p50_ms": "whole answer, one client, p50, ms",
     "per_s": "requests a second, all clients",
+    "prompt_tokens": "prompt tokens, mean",
+    "cached_tokens": "  of these cached",
+    "output_tokens": "output tokens, mean",
 }
 
 
@@ -85,6 +88,7 @@ def figures(alone: Sequence[Outcome], crowd: Sequence[Outcome], took_s: float) -
     if fine:
         for name, times in (("first", [o.first_s for o in fine]), ("whole", [o.whole_s for o in fine])):
             found |= {f"{name}_{of}_ms": value for of, value in report.spread_ms(times).items()}
+        found |= same_work(fine)
     if failed:
         found["errors"] = {outcome.error: 1 for outcome in failed}
     return found
