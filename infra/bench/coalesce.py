@@ -35,7 +35,7 @@ def main(
     at_once: Annotated[int, typer.Option(min=2, help="Identical requests in one burst.")] = 50,
     clients: Annotated[int, typer.Option(min=1, help="Clients of the load.")] = 100,
     requests: Annotated[int, typer.Option(min=1, help="Identical requests of the load.")] = 500,
-    body_bytes: Annotated[int, typer.Option(min=500, help="Size of a request.")] = 4_000,
+    body_bytes: Annotated[int, typer.Option(min=1_200, help="Size of a request.")] = 4_000,
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 200,
     slots: Annotated[int, typer.Option(min=1, help="Slots of the engine.")] = 16,
     json_file: JsonFile = None,

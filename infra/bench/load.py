@@ -125,9 +125,6 @@ def figures(outcomes: Sequence[Outcome], took_s: float) -> Figures:
     found: Figures = {
         "requests": len(outcomes),
         "failed": len(outcomes) - len(fine),
-        "prompt_tokens": "prompt tokens, mean",
-        "cached_tokens": "  of these cached",
-        "output_tokens": "output tokens, mean",
         "first_attempt_pct": round(100 * len(fine) / len(outcomes), 2),
         "per_s": round(len(fine) / took_s, 2),
     }
