@@ -49,11 +49,12 @@ def main(
         except KeyboardInterrupt:
             pass  # as its user ends it
         finally:
-            if not recording.count:
+            if recording.count:
+                print(f"{recording.told()}; recorded without a word of them: {out}")
+            else:
                 out.unlink()
     if not recording.count:
         raise EngineError(f"no request was answered meanwhile, so {out} is not written")
-    print(f"{recording.told()}; recorded without a word of them: {out}")
 
 
 async def _record(recording: "Recording", url: str, key: str, for_s: float, out: Path) -> None:

@@ -162,7 +162,9 @@ def test_nobody_there_is_said(tmp_path: Path) -> None:
         record.main(out=tmp_path / "t", url="http://127.0.0.1:1")
 
 
-def test_a_gateway_that_ends_ends_the_recording_and_what_was_recorded_stays(several: Cluster, tmp_path: Path) -> None:
+def test_a_gateway_that_ends_ends_the_recording_and_what_was_recorded_stays(
+    several: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out, caught = tmp_path / "t", []
 
     def listen() -> None:
@@ -182,3 +184,4 @@ def test_a_gateway_that_ends_ends_the_recording_and_what_was_recorded_stays(seve
     thread.join(30)
     assert caught == [f"{several.url}: the gateway ended the recording; is it being stopped?"]
     assert len(read(out).requests) == 1
+    assert "1 requests of 1 conversations; recorded without a word of them" in capsys.readouterr().out

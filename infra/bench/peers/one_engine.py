@@ -9,6 +9,7 @@ so that nobody finds another one's cache, and each conversation is asked once un
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from itertools import count
 from statistics import fmean, median
 
@@ -31,7 +32,8 @@ Found = dict[str, Figures]  # by the side's name; {"error": words} for one that 
 
 
 class Asked:
-    """A side that is asked. What fails is asked once more, as any client would, and counted."""
+    """A side that is asked. What fails is asked once more, as any client would, and counted; the time of both is the
+    request's."""
 
     def __init__(self, name: str, target: Target) -> None:
         self.name, self.target, self.repeated = name, target, 0
@@ -40,8 +42,9 @@ class Asked:
         """Raises EngineError when a request fails twice."""
         outcome = await self.target.ask(body, headers)
         if outcome.error:
-            self.repeated += 1
+            self.repeated, lost_s = self.repeated + 1, outcome.whole_s
             outcome = await self.target.ask(body, headers)
+            outcome = replace(outcome, first_s=outcome.first_s + lost_s, whole_s=outcome.whole_s + lost_s)
         if outcome.error:
             raise EngineError(outcome.error)
         return outcome

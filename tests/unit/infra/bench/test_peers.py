@@ -1,14 +1,15 @@
 """The comparison with peers: how each is installed and run, and what is said of the figures."""
 
+import asyncio
 from pathlib import Path
 
 import orjson
 import pytest
 
-from infra.bench.asking import Outcome
+from infra.bench.asking import MESSAGES, Outcome, Target
 from infra.bench.house import Engine
 from infra.bench.peers import packages, sides, table
-from infra.bench.peers.one_engine import Found
+from infra.bench.peers.one_engine import Asked, Found
 from infra.bench.peers.packages import Package
 from infra.bench.peers.several import BROKEN, OTHER_WORDS, TOO_LATE, WHOLE, verdict
 from infra.bench.peers.sides import CORRAL, LLAMA_SERVER
@@ -20,6 +21,7 @@ ENGINES = (Engine("http://127.0.0.1:1", "key"), Engine("http://127.0.0.1:2", "ke
 NAMES = [CORRAL, "LiteLLM", LLAMA_SERVER]
 ENDED = Outcome(first_s=0.1, whole_s=1, output_tokens=5)
 CUT = Outcome(first_s=0.1, whole_s=1)
+LOST_S = 0.05
 NOBODY: Found = {"LiteLLM": {"error": "away"}, "claude-code-router": {"error": "away"}}
 
 
@@ -106,6 +108,27 @@ def test_a_peer_that_does_not_start_is_left_out_and_said_with_its_last_words(
     with sides.all_opened({litellm: tmp_path / "no-such-program"}, ENGINES, tmp_path) as there:
         assert there == []
     assert "cannot run" in capsys.readouterr().err
+
+
+async def test_the_time_of_a_request_that_had_to_be_repeated_is_that_of_both() -> None:
+    chunks = [{"type": "content_block_delta"}, {"type": "message_delta", "usage": {"output_tokens": 1}}]
+    whole = b"".join(b"data: %b\n\n" % orjson.dumps(chunk) for chunk in [*chunks, {"type": "message_stop"}])
+    answers = [b"HTTP/1.1 502 Bad Gateway\r\nconnection: close\r\n\r\n", b"HTTP/1.1 200 OK\r\n\r\n" + whole]
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await asyncio.sleep(LOST_S if len(answers) == 2 else 0)
+        writer.write(answers.pop(0))
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        target = Target(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", "", MESSAGES)
+        asked = Asked("one", target)
+        outcome = await asked.ask(b"{}", {})
+        await target.close()
+    assert asked.repeated == 1
+    assert LOST_S < outcome.first_s <= outcome.whole_s
 
 
 def test_a_failed_installation_is_told_and_done_again_the_next_time(tmp_path: Path) -> None:
