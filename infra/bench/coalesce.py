@@ -73,7 +73,7 @@ async def _measure(house: House, talk: Conversation, at_once: int, clients: int,
     load = [answer for share in await asyncio.gather(*map(client_asks, range(clients))) for answer in share]
     return {
         "burst": {"generations": round(at_once - (after - before) / BURSTS, 2), **_bursts(bursts)},
-        "load": {"generations": requests - _coalesced(house) + after, **_load(load)},
+        "load": {"generations": requests - _coalesced(house) + after, **load_figures(load)},
     }
 
 
@@ -95,14 +95,15 @@ def _bursts(bursts: Sequence[Sequence[Answer]]) -> Figures:
     }
 
 
-def _load(answers: Sequence[Answer]) -> Figures:
-    took_s = max(answer.last_s for answer in answers) - min(answer.asked_s for answer in answers)
-    return {
-        "different": _different(answers),
-        "per_s": round(len(answers) / took_s, 1),
-        "whole_ms": report.spread_ms([answer.last_s - answer.asked_s for answer in answers]),
-        "errors": [answer.tail for answer in answers if answer.text is None][:3],
-    }
+def load_figures(answers: Sequence[Answer]) -> Figures:
+    """Times and rate are those of answers that came: a refusal is no fast one."""
+    fine = [answer for answer in answers if answer.text is not None]
+    found: Figures = {"different": _different(answers), "errors": [one.tail for one in answers if one.text is None][:3]}
+    if fine:
+        took_s = max(answer.last_s for answer in fine) - min(answer.asked_s for answer in fine)
+        found["per_s"] = round(len(fine) / took_s, 1)
+        found["whole_ms"] = report.spread_ms([answer.last_s - answer.asked_s for answer in fine])
+    return found
 
 
 def _different(answers: Sequence[Answer]) -> int:

@@ -75,7 +75,7 @@ async def _rounds(
         for name, house in sorted(sides.items(), reverse=round_ % 2 == 1):
             came[name]["closed"].append(await _closed(house, [body() for _ in range(requests)], clients))
             came[name]["bursts"].append(await _bursts(house, [body() for _ in range(requests)], burst))
-    return {name: {load: _figures(each) for load, each in loads.items()} for name, loads in came.items()}
+    return {name: {load: side_figures(each) for load, each in loads.items()} for name, loads in came.items()}
 
 
 async def _closed(house: House, asked: Sequence[bytes], clients: int) -> list[Answer]:
@@ -107,13 +107,17 @@ def _body(prompt_words: int, max_tokens: int) -> bytes:
     return orjson.dumps(body | {"messages": [{"role": "user", "content": text}]})
 
 
-def _figures(rounds: Sequence[Sequence[Answer]]) -> Figures:
-    """Of all rounds: the median of each round's throughput, and the spread of all times."""
-    rates = [len(each) / (max(a.last_s for a in each) - min(a.asked_s for a in each)) for each in rounds]
-    means = [1000 * fmean(answer.last_s - answer.asked_s for answer in each) for each in rounds]
-    answers = [answer for each in rounds for answer in each]
+def side_figures(rounds: Sequence[Sequence[Answer]]) -> Figures:
+    """Of all rounds: the median of each round's throughput, and the spread of all times, of those that succeeded."""
+    failed = sum(answer.text is None for each in rounds for answer in each)
+    fine = [[answer for answer in each if answer.text is not None] for each in rounds]
+    if not all(fine):
+        return {"failed": failed}
+    rates = [len(each) / (max(a.last_s for a in each) - min(a.asked_s for a in each)) for each in fine]
+    means = [1000 * fmean(answer.last_s - answer.asked_s for answer in each) for each in fine]
+    answers = [answer for each in fine for answer in each]
     return {
-        "failed": sum(answer.text is None for answer in answers),
+        "failed": failed,
         "per_s": round(median(rates), 1),
         "whole_mean_ms_of_rounds": [round(mean) for mean in means],
         "first_ms": report.spread_ms([answer.first_s - answer.asked_s for answer in answers]),

@@ -63,8 +63,9 @@ def test_a_stream_that_cannot_be_drawn_is_closed_before_the_next_is_asked_for() 
     """A browser has six connections to a server, and each open stream costs the gateway a look a second."""
     plays(
         """
-        status = 200; sent = "data: {}\\n\\n"; give("a-key"); await settled();
-        assert.ok(asked.length > 2);
+        status = 200; sent = "data: {}\\n\\n"; give("a-key");
+        for (let n = 0; n < 100 && asked.length < 4; n += 1) await settled();
+        assert.ok(asked.length > 3);
         assert.ok(asked.slice(1, -1).every((one) => one.signal.aborted));
         """
     )
