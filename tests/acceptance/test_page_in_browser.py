@@ -21,7 +21,8 @@ from tests.doubles.cluster import Cluster
 from tests.doubles.services import wait_for
 
 pytestmark = pytest.mark.acceptance
-AGENTS = ["reviewer", "tests-writer", "docs", "refactor", "bug-hunter", "release", "migrator", "a-name-" * 9 + "end"]
+MARKUP = '<img src="x">'
+AGENTS = ["reviewer", "tests-writer", MARKUP, "refactor", "bug-hunter", "release", "migrator", "a-name-" * 9 + "end"]
 KEY = "key-of-anna-5fb1c0"
 DRAWN, HEARD = "() => document.body.dataset.drawn", "() => document.body.dataset.heard"
 expect.set_options(timeout=browsers.WAIT_MS)
@@ -92,6 +93,7 @@ def test_under_load_it_shows_all_without_trouble(busy: Cluster, browser: Browser
         expect(page.locator("#running tbody tr").first).to_be_visible()
         expect(page.locator("#recent tbody tr").nth(7)).to_be_visible()
         expect(page.locator("#queues li.some").first).to_be_visible()
+        expect(page.locator("#recent .clip").get_by_text(MARKUP, exact=True).first).to_be_visible()
         draws(page)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, "it never scrolls sideways"
         assert violations(page) == []
