@@ -74,6 +74,7 @@ async def _ask(target: Target, path: str, cast: Cast, talk: Talk, turn: int) -> 
 
 
 def _figures(outcome: Outcome) -> Figures:
-    found: Figures = {"failed": int(not outcome.fine), "first_ms": round(outcome.first_s * 1000, 1)}
-    found |= {"prompt_tokens": outcome.prompt_tokens, "cached_tokens": outcome.cached_tokens}
-    return found | ({} if outcome.fine else {"errors": {outcome.error: 1}})
+    if not outcome.fine:  # a refusal is no first token, however soon it comes
+        return {"failed": 1, "errors": {outcome.error: 1}}
+    tokens = {"prompt_tokens": outcome.prompt_tokens, "cached_tokens": outcome.cached_tokens}
+    return {"failed": 0, "first_ms": round(outcome.first_s * 1000, 1), **tokens}
