@@ -1,7 +1,7 @@
 """What every bench does around its own work.
 
 Owns: the options that several share, turning an error of ours into one sentence and an exit code, and that a bench
-told to end (SIGTERM) ends what it started, as at Ctrl-C.
+told to end (SIGTERM) ends what it started, as at Ctrl-C; a Ctrl-C that came before it began is heard then.
 Never: measures.
 """
 
@@ -17,6 +17,8 @@ from infra.errors import ConfigError, CorralError
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 FORM = "[NAME=]http://HOST:PORT; one that ends in /v1/chat/completions is asked in the OpenAI form"
+HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
+INTERRUPTED = 130
 
 Compare = Annotated[
     list[str] | None,
@@ -37,15 +39,18 @@ JsonFile = Annotated[Path | None, typer.Option("--json", help="Write all figures
 
 
 def run(main: Callable[..., None]) -> int:
-    """Run `main` as a command line. Exit code 0, or 1 with one clear sentence on stderr."""
+    """Run `main` as a command line. Exit code 0, 130 at Ctrl-C, or 1 with one clear sentence on stderr."""
     # What typer makes of an error of the bench itself would show its variables, keys among them.
-    command = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    command = typer.Typer(add_completion=False, pretty_exceptions_enable=False, context_settings=HELP_OPTIONS)
     command.command()(main)
     signal.signal(signal.SIGTERM, _end)
     program = Path(sys.argv[0])
     name = program.parent.name if program.stem == "__main__" else program.stem
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # held back while all was imported
         command(prog_name=f"corral bench {name}")
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except CorralError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

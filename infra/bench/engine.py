@@ -39,7 +39,9 @@ Told = Callable[[str], None]
 
 def main(
     model: Annotated[str, typer.Option(help="A GGUF file, or demo.")] = "demo",
-    rungs: Annotated[str, typer.Option(help="Of threads, flash, kv, batch, ubatch, ngram, with commas; none: all.")] = "",
+    rungs: Annotated[
+        str, typer.Option(help="Of threads, flash, kv, batch, ubatch, ngram, with commas; none: all.")
+    ] = "",
     slots: Annotated[int, typer.Option(min=1, max=64, help="Slots of the engine.")] = 4,
     context: Annotated[int, typer.Option(min=512, help="Window of a slot.")] = 8_192,
     threads: Annotated[int, typer.Option(min=0, help="Threads of the base line; 0: cores less one.")] = 0,

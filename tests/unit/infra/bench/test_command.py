@@ -21,6 +21,12 @@ def main() -> None:
         print("began", flush=True)
         time.sleep(600)
 """
+HELD = """
+import os
+import signal
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+os.kill(os.getpid(), signal.SIGINT)
+"""
 FAILS = """
 def main(json_file: JsonFile = None, key: str = "") -> None:
     raise RuntimeError("a fault of the bench")
@@ -59,3 +65,10 @@ def test_a_fault_of_the_bench_shows_no_variable(tmp_path: Path) -> None:
         _, said = process.communicate(timeout=LIMIT_S)
     assert "a fault of the bench" in said
     assert "secret-of-anna" not in said
+
+
+def test_a_ctrl_c_that_came_while_it_was_loaded_is_heard_without_a_stack_trace() -> None:
+    held = HELD + WAITS.replace("FOLDER", repr("/nowhere"))
+    with bench(held) as process:
+        said = process.communicate(timeout=LIMIT_S)
+    assert (process.returncode, said) == (130, ("", ""))
