@@ -14,8 +14,9 @@ WIDTH = 24  # of a bar
 NAME_LETTERS = 24  # of an agent; a longer name would break its row in two
 OUTLIER = 5  # times the median time: what took longer has a full bar, so that the others' can be read
 STAGES = (("░", "yellow"), ("▒", "blue"), ("█", "green"))
-SPARE = ("Wait told", "Real", "Prompt", "Output", "First token", "In all", "Cached")  # left out on a narrow terminal
 LEGEND = "░queue ▒prefill █decode ·"  # the heading of the bars
+# Left out on a narrow terminal, in this order.
+SPARE = ("Wait told", "Real", "Prompt", "Output", "First token", LEGEND, "Cached", "In all")
 
 
 def running_table(found: Status) -> Part:
