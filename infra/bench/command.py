@@ -5,6 +5,7 @@ told to end (SIGTERM) ends what it started, as at Ctrl-C; a Ctrl-C that came bef
 Never: measures.
 """
 
+import inspect
 import signal
 import sys
 from collections.abc import Callable
@@ -42,7 +43,7 @@ def run(main: Callable[..., None]) -> int:
     """Run `main` as a command line. Exit code 0, 130 at Ctrl-C, or 1 with one clear sentence on stderr."""
     # What typer makes of an error of the bench itself would show its variables, keys among them.
     command = typer.Typer(add_completion=False, pretty_exceptions_enable=False, context_settings=HELP_OPTIONS)
-    command.command()(main)
+    command.command(help=_flowing(main.__doc__ or ""))(main)
     signal.signal(signal.SIGTERM, _end)
     program = Path(sys.argv[0])
     name = program.parent.name if program.stem == "__main__" else program.stem
@@ -55,6 +56,11 @@ def run(main: Callable[..., None]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _flowing(text: str) -> str:
+    """Paragraphs without the line breaks of the source, which typer would keep."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in inspect.cleandoc(text).split("\n\n"))
 
 
 def _end(number: int, _: object) -> NoReturn:

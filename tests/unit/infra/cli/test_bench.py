@@ -77,3 +77,10 @@ def test_help_by_its_short_name_names_all_that_may_be_chosen() -> None:
         words = re.findall(r"[a-z]+", done.stdout)
         assert set(chosen) <= set(words), (name, words)
         assert "…" not in done.stdout
+
+
+def test_a_paragraph_of_the_help_fills_its_lines() -> None:
+    lines = [line.strip() for line in run("engine", "--help").stdout.splitlines()]
+    begin = next(number for number, line in enumerate(lines) if line.startswith("Each setting"))
+    paragraph = lines[begin : lines.index("", begin)]
+    assert all(len(line) > 60 for line in paragraph[:-1]), paragraph
