@@ -8,7 +8,7 @@ Never: measures.
 import inspect
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -20,6 +20,7 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 FORM = "[NAME=]http://HOST:PORT; one that ends in /v1/chat/completions is asked in the OpenAI form"
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 INTERRUPTED = 130
+RUNNING = ("--url", "--corral", "--engines")  # name who runs already
 
 Compare = Annotated[
     list[str] | None,
@@ -49,6 +50,7 @@ def run(main: Callable[..., None]) -> int:
     name = program.parent.name if program.stem == "__main__" else program.stem
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # held back while all was imported
+        _check(sys.argv[1:])
         command(prog_name=f"corral bench {name}")
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -56,6 +58,14 @@ def run(main: Callable[..., None]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _check(arguments: Sequence[str]) -> None:
+    """Raises ConfigError for an address beside --start: it would not be asked, and nobody would be told."""
+    given = {argument.partition("=")[0] for argument in arguments}
+    for option in RUNNING:
+        if option in given and "--start" in given:
+            raise ConfigError(f"{option}: asks who runs already; leave --start out")
 
 
 def _flowing(text: str) -> str:

@@ -72,3 +72,11 @@ def test_a_ctrl_c_that_came_while_it_was_loaded_is_heard_without_a_stack_trace()
     with bench(held) as process:
         said = process.communicate(timeout=LIMIT_S)
     assert (process.returncode, said) == (130, ("", ""))
+
+
+@pytest.mark.parametrize("address", [("--url", "http://127.0.0.1:1"), ("--corral=http://127.0.0.1:1",)])
+def test_an_address_beside_start_is_refused(address: tuple[str, ...]) -> None:
+    with bench(FAILS, "--start", *address) as process:
+        _, said = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 1
+    assert said == f"error: {address[0].partition('=')[0]}: asks who runs already; leave --start out\n"
