@@ -6,6 +6,7 @@ Never: measures.
 """
 
 import inspect
+import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -31,10 +32,19 @@ More = Annotated[list[str] | None, typer.Argument(metavar="URL", help="More addr
 
 def _writable(path: Path | None) -> Path | None:
     """Raises ConfigError for a file that could not be written: better now than after an hour."""
-    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-        problem = "is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+    if path is not None and (problem := unwritable(path)):
         raise ConfigError(f"--json {path}: {problem}")
     return path
+
+
+def unwritable(path: Path) -> str:
+    """Why a file cannot be written there, as far as that can be told before; empty where it can."""
+    folder = path.absolute().parent
+    if path.is_dir():
+        return "is a folder"
+    if not folder.is_dir():
+        return f"there is no folder {path.parent}"
+    return "" if os.access(path if path.exists() else folder, os.W_OK) else "may not be written"
 
 
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.", callback=_writable)]
@@ -56,6 +66,9 @@ def run(main: Callable[..., None]) -> int:
         return INTERRUPTED
     except CorralError as error:
         print(f"error: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:  # a disk that is full, a file that may not be written after all
+        print(f"error: {error.filename or 'file'}: {error.strerror or error}", file=sys.stderr)
         return 1
     return 0
 

@@ -27,6 +27,10 @@ import signal
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 os.kill(os.getpid(), signal.SIGINT)
 """
+WRITES = """
+def main(json_file: JsonFile = None) -> None:
+    json_file.write_text("figures")
+"""
 FAILS = """
 def main(json_file: JsonFile = None, key: str = "") -> None:
     raise RuntimeError("a fault of the bench")
@@ -80,3 +84,12 @@ def test_an_address_beside_start_is_refused(address: tuple[str, ...]) -> None:
         _, said = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 1
     assert said == f"error: {address[0].partition('=')[0]}: asks who runs already; leave --start out\n"
+
+
+@pytest.mark.parametrize("path", ["/dev/full", "/proc/none.json"])
+def test_a_file_that_cannot_be_written_after_all_is_one_line(path: str) -> None:
+    with bench(WRITES, "--json", path) as process:
+        _, said = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 1
+    assert said.startswith("error: ")
+    assert said.count("\n") == 1
