@@ -94,10 +94,18 @@ def _kind(session: str | None, subagent: str | None, request: GenerationRequest,
 
 
 def _label(headers: Mapping[str, str], name: str) -> str | None:
-    value = headers.get(name, "").strip()
+    value = _in_utf8(headers.get(name, "")).strip()
     if not is_label(value) and value:
         raise BadRequest(f"must be at most {MAX_LABEL_CHARS} printable characters", field=name.title())
     return value or None
+
+
+def _in_utf8(value: str) -> str:
+    """What was sent as UTF-8, as curl and most clients send a name, of a header that was read as Latin-1."""
+    try:
+        return value.encode("latin-1").decode()
+    except UnicodeError:
+        return value
 
 
 def _session_of(metadata: Any) -> str | None:

@@ -1,13 +1,15 @@
 """What every bench does around its own work.
 
 Owns: the options that several share, turning an error of ours into one sentence and an exit code, and that a bench
-told to end (SIGTERM) ends what it started, as at Ctrl-C.
+told to end (SIGTERM) ends what it started, as at Ctrl-C; a Ctrl-C that came before it began is heard then.
 Never: measures.
 """
 
+import inspect
+import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -17,6 +19,9 @@ from infra.errors import ConfigError, CorralError
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 FORM = "[NAME=]http://HOST:PORT; one that ends in /v1/chat/completions is asked in the OpenAI form"
+HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
+INTERRUPTED = 130
+RUNNING = ("--url", "--corral", "--engines")  # name who runs already
 
 Compare = Annotated[
     list[str] | None,
@@ -27,29 +32,58 @@ More = Annotated[list[str] | None, typer.Argument(metavar="URL", help="More addr
 
 def _writable(path: Path | None) -> Path | None:
     """Raises ConfigError for a file that could not be written: better now than after an hour."""
-    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-        problem = "is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+    if path is not None and (problem := unwritable(path)):
         raise ConfigError(f"--json {path}: {problem}")
     return path
+
+
+def unwritable(path: Path) -> str:
+    """Why a file cannot be written there, as far as that can be told before; empty where it can."""
+    folder = path.absolute().parent
+    if path.is_dir():
+        return "is a folder"
+    if not folder.is_dir():
+        return f"there is no folder {path.parent}"
+    return "" if os.access(path if path.exists() else folder, os.W_OK) else "may not be written"
 
 
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write all figures to this file.", callback=_writable)]
 
 
 def run(main: Callable[..., None]) -> int:
-    """Run `main` as a command line. Exit code 0, or 1 with one clear sentence on stderr."""
+    """Run `main` as a command line. Exit code 0, 130 at Ctrl-C, or 1 with one clear sentence on stderr."""
     # What typer makes of an error of the bench itself would show its variables, keys among them.
-    command = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    command.command()(main)
+    command = typer.Typer(add_completion=False, pretty_exceptions_enable=False, context_settings=HELP_OPTIONS)
+    command.command(help=_flowing(main.__doc__ or ""))(main)
     signal.signal(signal.SIGTERM, _end)
     program = Path(sys.argv[0])
     name = program.parent.name if program.stem == "__main__" else program.stem
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # held back while all was imported
+        _check(sys.argv[1:])
         command(prog_name=f"corral bench {name}")
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except CorralError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except OSError as error:  # a disk that is full, a file that may not be written after all
+        print(f"error: {error.filename or 'file'}: {error.strerror or error}", file=sys.stderr)
+        return 1
     return 0
+
+
+def _check(arguments: Sequence[str]) -> None:
+    """Raises ConfigError for an address beside --start: it would not be asked, and nobody would be told."""
+    given = {argument.partition("=")[0] for argument in arguments}
+    for option in RUNNING:
+        if option in given and "--start" in given:
+            raise ConfigError(f"{option}: asks who runs already; leave --start out")
+
+
+def _flowing(text: str) -> str:
+    """Paragraphs without the line breaks of the source, which typer would keep."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in inspect.cleandoc(text).split("\n\n"))
 
 
 def _end(number: int, _: object) -> NoReturn:

@@ -16,7 +16,6 @@ from time import monotonic
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from infra import engine_options, machine, model_setting
@@ -29,7 +28,6 @@ from infra.bench.ladder_engine import Work
 from infra.bench.report import Figures
 from infra.errors import ConfigError, EngineError, StartError
 
-WIDTH = 132
 MEGABYTE = 2**20
 SAID = "error: "  # how a part begins its last line
 SHOWN = 160  # characters of why an engine did not start
@@ -39,7 +37,9 @@ Told = Callable[[str], None]
 
 def main(
     model: Annotated[str, typer.Option(help="A GGUF file, or demo.")] = "demo",
-    rungs: Annotated[str, typer.Option(help="Of threads,flash,kv,batch,ubatch,ngram; none: all.")] = "",
+    rungs: Annotated[
+        str, typer.Option(help="Of threads, flash, kv, batch, ubatch, ngram, with commas; none: all.")
+    ] = "",
     slots: Annotated[int, typer.Option(min=1, max=64, help="Slots of the engine.")] = 4,
     context: Annotated[int, typer.Option(min=512, help="Window of a slot.")] = 8_192,
     threads: Annotated[int, typer.Option(min=0, help="Threads of the base line; 0: cores less one.")] = 0,
@@ -183,8 +183,9 @@ def _show(steps: Sequence[Step], slots: int) -> None:
         table.add_column(column, justify="right")
     for step in steps:
         table.add_row(step.setting.name, *_cells(step))
-    console = Console(width=WIDTH)
+    console = report.paper()
     console.print(table)
+    console.print("faster: beside what was kept before, in turn with it; the base line's row is its first start alone.")
     gains = [step.verdict.gain for step in steps if step.kept and step.verdict]
     console.print(f"All that was kept, one on the other: {prod(gains):.2f} times as fast.", highlight=False)
     for step in steps:

@@ -13,12 +13,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import Popen
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 import psutil
 
-from infra import config, guard
+from infra import config, guard, model_setting
 from infra.cli import broker as valkey
 from infra.cli.parts import API, WORKER, environment
 from infra.config import Settings
@@ -27,6 +27,7 @@ from infra.errors import ConfigError, StartError
 READY_LIMIT_S = 120.0
 POLL_S = 0.1
 GRACE_S = 10.0
+LOG_TAIL = 1200  # letters
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +76,9 @@ def started(model: str, workers: int = 1, **changes: Any) -> Iterator[House]:
     """A broker, an API and workers w1, w2, .. on free ports, with `changes` over the default settings; ended at last.
 
     Settings come from nowhere else, so that figures do not depend on a file or a variable of this machine. Raises
-    StartError when a part does not come up; its log is then named.
+    StartError when there is no such model, or when a part does not come up; the end of its log is then told.
     """
+    model_setting.read(model)
     with tempfile.TemporaryDirectory(prefix="corral-bench-", ignore_cleanup_errors=True) as name, ExitStack() as parts:
         folder = Path(name)
         logs = folder / "logs"
@@ -84,15 +86,15 @@ def started(model: str, workers: int = 1, **changes: Any) -> Iterator[House]:
         redis_url = valkey.url("127.0.0.1", broker_port, "")
         chosen = {"port": port, "model": model, "data_dir": folder, "log_format": "json", "redis_url": redis_url}
         settings = Settings(**(chosen | changes))
-        process = parts.enter_context(_part(valkey.command(folder / "broker", "127.0.0.1", broker_port, ""), logs, {}))
-        valkey.wait_until_answers(redis_url, lambda: _alive(process, logs), time.sleep)
+        broker = parts.enter_context(_part(valkey.command(folder / "broker", "127.0.0.1", broker_port, ""), logs, {}))
+        valkey.wait_until_answers(redis_url, lambda: _alive(broker), time.sleep)
         api = parts.enter_context(_part(list(API), logs, environment(settings)))
         staff = [
             parts.enter_context(_part(list(WORKER), logs, environment(settings, worker_name=f"w{number}")))
             for number in range(1, workers + 1)
         ]
         url = f"http://127.0.0.1:{port}"
-        ready = _wait_ready(url, (api, *staff), workers, logs)
+        ready = _wait_ready(url, (api, *staff), workers)
         yield House(
             url=url,
             key="",
@@ -100,7 +102,7 @@ def started(model: str, workers: int = 1, **changes: Any) -> Iterator[House]:
             engines=tuple(_engine(info["engine_pid"]) for info in ready),
             settings=chosen | changes,
             slots=sum(len(info["slots"]) for info in ready),
-            api_pid=api.pid,
+            api_pid=api.process.pid,
             logs=logs,
         )
 
@@ -139,26 +141,32 @@ def log_of(command: list[str]) -> str:
     return f"{Path(command[0]).name}{''.join(command[1:3]).replace('/', '-')}.log"
 
 
+class _Part(NamedTuple):
+    process: Popen[bytes]
+    log: Path
+
+
 @contextmanager
-def _part(command: list[str], logs: Path, environ: Mapping[str, str]) -> Iterator[Popen[bytes]]:
-    process = guard.spawn(command, env=dict(environ) or dict(os.environ), log_path=logs / log_of(command))
+def _part(command: list[str], logs: Path, environ: Mapping[str, str]) -> Iterator[_Part]:
+    log = logs / log_of(command)
+    process = guard.spawn(command, env=dict(environ) or dict(os.environ), log_path=log)
     try:
-        yield process
+        yield _Part(process, log)
     finally:
         guard.stop(process, GRACE_S)
 
 
-def _alive(process: Popen[bytes], logs: Path) -> None:
-    if process.poll() is not None:
-        tail = "\n".join(file.read_text(errors="replace")[-600:] for file in sorted(logs.glob("*.log")))
-        raise StartError("bench", f"a part ended with {process.returncode}:\n{tail}")
+def _alive(part: _Part) -> None:
+    if part.process.poll() is not None:
+        tail = part.log.read_text(errors="replace")[-LOG_TAIL:].strip()
+        raise StartError("bench", f"a part ended with {part.process.returncode}:\n{tail}")
 
 
-def _wait_ready(url: str, parts: tuple[Popen[bytes], ...], count: int, logs: Path) -> list[dict[str, Any]]:
+def _wait_ready(url: str, parts: tuple[_Part, ...], count: int) -> list[dict[str, Any]]:
     limit_s = time.monotonic() + READY_LIMIT_S
     while time.monotonic() < limit_s:
         for part in parts:
-            _alive(part, logs)
+            _alive(part)
         try:
             workers: list[dict[str, Any]] = _status(url, "")["workers"]
         except httpx.HTTPError:

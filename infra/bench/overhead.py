@@ -46,7 +46,7 @@ def main(
     redis_url: Annotated[str, typer.Option(help="Its broker, to count commands.")] = "",
     engine: Annotated[str, typer.Option(help="Its engine; found by itself on the same machine.")] = "",
     engine_key: Annotated[str, typer.Option(help="The engine's key.")] = "",
-    only: Annotated[str, typer.Option(help=f"Parts to measure, of {','.join(PARTS)}.")] = "",
+    only: Annotated[str, typer.Option(help=f"Parts to measure, with commas, of {', '.join(PARTS)}.")] = "",
     body_bytes: Annotated[int, typer.Option(min=1_200, help="Size of a request.")] = 80_000,
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer.")] = 32,
     stop: Annotated[list[str] | None, typer.Option(help="Stop words that Corral adds for this model.")] = None,

@@ -185,7 +185,7 @@ async def _data(response: httpx.Response) -> AsyncIterator[str]:
 
 def _why(url: str, status: int) -> str:
     if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
-        return f"{url}: wants a key: give --key"
+        return f"{url}: wants a key that it knows: give --key"
     if status == httpx.codes.SERVICE_UNAVAILABLE:
         return f"{url}: takes no further recording; end another one"
     return f"{url}: tells no shapes (status {status}); is it a Corral of this version?"

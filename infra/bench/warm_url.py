@@ -47,7 +47,7 @@ async def _rounds(asked: Address, shape: Shape, rounds: int, run_id: str) -> dic
         with progress.work(asked.name, rounds * len(runs)) as told:
             for number in range(rounds):
                 for name, ask in _arms(target, asked.path, Cast(shape, run_id, f"{run_id}-{number}")):
-                    runs[name].append(_figures(await ask()))
+                    runs[name].append(figures(await ask()))
                     told()
     finally:
         await target.close()
@@ -73,7 +73,9 @@ async def _ask(target: Target, path: str, cast: Cast, talk: Talk, turn: int) -> 
     return outcome
 
 
-def _figures(outcome: Outcome) -> Figures:
-    found: Figures = {"failed": int(not outcome.fine), "first_ms": round(outcome.first_s * 1000, 1)}
-    found |= {"prompt_tokens": outcome.prompt_tokens, "cached_tokens": outcome.cached_tokens}
-    return found | ({} if outcome.fine else {"errors": {outcome.error: 1}})
+def figures(outcome: Outcome) -> Figures:
+    """One row of an arm."""
+    if not outcome.fine:  # a refusal is no first token, however soon it comes
+        return {"failed": 1, "errors": {outcome.error: 1}}
+    tokens = {"prompt_tokens": outcome.prompt_tokens, "cached_tokens": outcome.cached_tokens}
+    return {"failed": 0, "first_ms": round(outcome.first_s * 1000, 1), **tokens}

@@ -5,6 +5,7 @@ Never: measures; each is a program of `infra.bench` with options of its own, and
 """
 
 import os
+import signal
 import sys
 from typing import Annotated
 
@@ -44,5 +45,7 @@ def bench(
         return
     if name not in BENCHES:
         raise ConfigError(f"bench {name}: is none; there are {', '.join(BENCHES)}")
+    # It takes a second to import; a Ctrl-C then would be a stack trace, so `run` of the bench hears it.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     # Safe path: a folder that has an `infra` of its own must not be measured.
     parts.become((sys.executable, "-m", f"infra.bench.{name}", *context.args), os.environ | {"PYTHONSAFEPATH": "1"})

@@ -61,7 +61,7 @@ class Served:
 
 def claude(
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- ARGS...]", help="Passed on to Claude Code.", show_default=False)
+        list[str] | None, typer.Argument(metavar="-- ARGS", help="Passed on to Claude Code.", show_default=False)
     ] = None,
     agent: Annotated[
         str | None, typer.Option("--agent", metavar="NAME", help="Name of this agent; else the folder's.")

@@ -1,18 +1,20 @@
 """Tables that fit a terminal: nothing is cut at its right edge, and what is too long for its height is counted.
 
-Owns: which tables and how many of their rows there is room for.
+Owns: which tables, how many of their rows and which of their columns there is room for.
 Never: knows what a table is about.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.segment import Segment
 from rich.text import Text
 
 from infra.cli import console
 
+GAP = 2  # between two columns
 LEAST_ROWS = 4  # a table that has no room for so many makes the last ones be left out
 Cell = str | Text
 
@@ -20,13 +22,35 @@ Cell = str | Text
 @dataclass(frozen=True, slots=True)
 class Part:
     """A table and its rows. Those of its `headings` that are in `right` hold numbers, and neither they nor those in
-    `firm` are ever broken. `unknown` more rows exist that nobody has told."""
+    `firm` are ever broken. Where it is too wide, the columns in `spare` are left out, first ones first. `unknown` more
+    rows exist that nobody has told."""
 
     headings: tuple[str, ...]
     rows: Sequence[tuple[Cell, ...]]
     right: tuple[str, ...] = ()
     firm: tuple[str, ...] = ()
     unknown: int = 0
+    spare: tuple[str, ...] = ()
+
+    def within(self, width: int) -> "Part":
+        """Without as few of the spare columns as make it at most `width` letters wide, or without all of them."""
+        part = self
+        for heading in self.spare:
+            if part.width <= width:
+                break
+            part = part._without(heading)
+        return part
+
+    @property
+    def width(self) -> int:
+        """Letters of a line in which nothing is broken."""
+        columns = zip(self.headings, *self.rows, strict=True)
+        return sum(GAP + max(cell_len(str(cell)) for cell in column) for column in columns) - GAP
+
+    def _without(self, heading: str) -> "Part":
+        at = self.headings.index(heading)
+        rows = [row[:at] + row[at + 1 :] for row in self.rows]
+        return replace(self, headings=self.headings[:at] + self.headings[at + 1 :], rows=rows)
 
     def shown(self, most: int) -> RenderableType:
         """The first `most` rows, and how many more there are."""
@@ -67,10 +91,11 @@ class Fitted:
 
         lines = lines_of(self.words)
         room = (options.height or console.height) - len(lines)
-        rows = share(self.parts, room, lambda part, most: len(lines_of(part.shown(most))))
-        for part, most in zip(self.parts, rows, strict=False):
+        parts = [part.within(options.max_width) for part in self.parts]
+        rows = share(parts, room, lambda part, most: len(lines_of(part.shown(most))))
+        for part, most in zip(parts, rows, strict=False):
             lines += [[], *lines_of(part.shown(most))]
-        left_out = len(self.parts) - len(rows)
+        left_out = len(parts) - len(rows)
         if left_out:
             lines += lines_of(Text(f"... {left_out} more table{'' if left_out == 1 else 's'}", style="dim"))
         for line in lines:

@@ -78,7 +78,8 @@ def headline(found: Status) -> Text:
 def slots_table(found: Status) -> Part:
     """One row a slot: who holds it, how full it is, and how much of that was found in the cache by who is answered."""
     rows = [_slot_row(worker, slot, found.running) for worker in found.workers for slot in worker.slots]
-    return Part(("Slot", "Agent", "", SLOTS, "Tokens", "Of"), rows, right=("Tokens", "Of"), firm=("Slot", SLOTS))
+    headings = ("Slot", "Agent", "", SLOTS, "Tokens", "Of")
+    return Part(headings, rows, right=("Tokens", "Of"), firm=("Slot", SLOTS), spare=("Of",))
 
 
 def _slot_row(worker: Worker, slot: Slot, running: Iterable[Running]) -> tuple[Cell, ...]:

@@ -15,12 +15,15 @@ NAME_LETTERS = 24  # of an agent; a longer name would break its row in two
 OUTLIER = 5  # times the median time: what took longer has a full bar, so that the others' can be read
 STAGES = (("░", "yellow"), ("▒", "blue"), ("█", "green"))
 LEGEND = "░queue ▒prefill █decode ·"  # the heading of the bars
+# Left out on a narrow terminal, in this order.
+SPARE = ("Wait told", "Real", "Prompt", "Output", "First token", LEGEND, "Cached", "In all")
 
 
 def running_table(found: Status) -> Part:
     """One row a request that has not ended, the oldest first."""
     right = ("Prompt", "Cached", "Told", "Tokens/s", "For")
-    return Part(("Running", "At", "Now", *right), [_running_row(one) for one in found.running], right=right)
+    rows = [_running_row(one) for one in found.running]
+    return Part(("Running", "At", "Now", *right), rows, right=right, spare=("Cached", "Prompt"))
 
 
 def _running_row(one: Running) -> tuple[Cell, ...]:
@@ -36,7 +39,7 @@ def recent_table(found: Status) -> Part:
     longest = min(times[-1], OUTLIER * times[len(times) // 2]) if times else 0
     right = ("First token", "In all", "Wait told", "Real", "Prompt", "Cached", "Output")
     rows = [_recent_row(one, longest) for one in found.recent]
-    return Part(("Recent", "End", LEGEND, *right, "Miss"), rows, right=right)
+    return Part(("Recent", "End", LEGEND, *right, "Miss"), rows, right=right, spare=SPARE)
 
 
 def _recent_row(one: Ended, longest_ms: int) -> tuple[Cell, ...]:

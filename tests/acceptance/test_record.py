@@ -132,7 +132,7 @@ async def test_all_processes_of_a_gateway_are_heard_with_one_salt(several: Clust
 
 
 def test_who_has_no_key_hears_nothing(several: Cluster, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="wants a key: give --key"):
+    with pytest.raises(ConfigError, match="wants a key that it knows: give --key"):
         record.main(out=tmp_path / "t", url=several.url, key="wrong")
     assert not (tmp_path / "t").exists()
 

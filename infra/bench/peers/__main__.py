@@ -59,7 +59,7 @@ def main(
     long_model: Annotated[
         str, typer.Option(help="For the rows four and kill, one that says much; else the same.")
     ] = "",
-    rows: Annotated[str, typer.Option(help=f"Rows, with commas, of {','.join(ROWS)}; none: all.")] = "",
+    rows: Annotated[str, typer.Option(help=f"Rows, with commas, of {', '.join(ROWS)}; none: all.")] = "",
     rounds: Annotated[int, typer.Option(min=1, help="Requests to each side, for the time to first token.")] = 60,
     requests: Annotated[int, typer.Option(min=1, help="Requests of each side and round, for requests a second.")] = 48,
     repeat: Annotated[int, typer.Option(min=1, help="Rounds of the agents over all sides.")] = 2,

@@ -8,16 +8,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from rich.console import Console
 from rich.table import Table
 
 from infra import machine
+from infra.bench import report
 from infra.bench.peers.one_engine import Found
 from infra.bench.peers.several import WHOLE
 from infra.bench.peers.sides import CORRAL, LLAMA_SERVER
 from infra.bench.report import Figures
 
-WIDTH = 132
 NOTHING = "-"
 
 
@@ -71,7 +70,7 @@ def show(title: str, names: Sequence[str], found: Mapping[str, Found]) -> None:
     for line in LINES:
         if line.row in found:
             table.add_row(line.words, *(cell(found, line, name) for name in names))
-    console = Console(width=WIDTH)
+    console = report.paper()
     console.print(table)
     for note in notes(names, found):
         console.print(note, markup=False, highlight=False)

@@ -96,6 +96,11 @@ def test_a_label_that_cannot_be_shown_is_refused_by_its_header(header: str, valu
         who({header.lower(): value})
 
 
+@pytest.mark.parametrize("name", ["reviewer", "rené", "审查", "ren\xe9 in Latin-1"])
+def test_an_agent_is_called_as_it_calls_itself(name: str) -> None:
+    assert who({"x-agent-id": name if "Latin" in name else name.encode().decode("latin-1")}).agent == name
+
+
 def test_a_conversation_stays_the_same_as_it_grows() -> None:
     for headers in ({}, SESSION_HEADER, {"x-agent-id": "reviewer"}):
         short = who(headers, asked=request("a"))

@@ -21,6 +21,16 @@ def main() -> None:
         print("began", flush=True)
         time.sleep(600)
 """
+HELD = """
+import os
+import signal
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+os.kill(os.getpid(), signal.SIGINT)
+"""
+WRITES = """
+def main(json_file: JsonFile = None) -> None:
+    json_file.write_text("figures")
+"""
 FAILS = """
 def main(json_file: JsonFile = None, key: str = "") -> None:
     raise RuntimeError("a fault of the bench")
@@ -59,3 +69,27 @@ def test_a_fault_of_the_bench_shows_no_variable(tmp_path: Path) -> None:
         _, said = process.communicate(timeout=LIMIT_S)
     assert "a fault of the bench" in said
     assert "secret-of-anna" not in said
+
+
+def test_a_ctrl_c_that_came_while_it_was_loaded_is_heard_without_a_stack_trace() -> None:
+    held = HELD + WAITS.replace("FOLDER", repr("/nowhere"))
+    with bench(held) as process:
+        said = process.communicate(timeout=LIMIT_S)
+    assert (process.returncode, said) == (130, ("", ""))
+
+
+@pytest.mark.parametrize("address", [("--url", "http://127.0.0.1:1"), ("--corral=http://127.0.0.1:1",)])
+def test_an_address_beside_start_is_refused(address: tuple[str, ...]) -> None:
+    with bench(FAILS, "--start", *address) as process:
+        _, said = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 1
+    assert said == f"error: {address[0].partition('=')[0]}: asks who runs already; leave --start out\n"
+
+
+@pytest.mark.parametrize("path", ["/dev/full", "/proc/none.json"])
+def test_a_file_that_cannot_be_written_after_all_is_one_line(path: str) -> None:
+    with bench(WRITES, "--json", path) as process:
+        _, said = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 1
+    assert said.startswith("error: ")
+    assert said.count("\n") == 1

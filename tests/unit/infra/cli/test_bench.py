@@ -1,6 +1,7 @@
 """`corral bench` knows every measurement that there is, and gives it its options."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,10 @@ COMMAND = (sys.executable, "-c", "from infra.cli.main import main; main()", "ben
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [*COMMAND, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=REPOSITORY)
+    environment = os.environ | {"COLUMNS": "80"}
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, cwd=REPOSITORY, env=environment
+    )
 
 
 def test_every_program_among_the_benches_has_its_name_here() -> None:
@@ -60,3 +64,23 @@ def test_an_unknown_one_is_told_with_those_there_are() -> None:
     done = run("speed")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("error: bench speed: is none; there are overhead, agents,")
+
+
+def test_help_by_its_short_name_names_all_that_may_be_chosen() -> None:
+    for name, chosen in (
+        ("overhead", ("first", "rate", "processor", "where", "commands", "streams")),
+        ("engine", ("threads", "flash", "kv", "batch", "ubatch", "ngram")),
+        ("peers", ("first", "small", "rate", "memory", "four", "agents", "kill")),
+    ):
+        done = run(name, "-h")
+        assert done.returncode == 0, done.stderr
+        words = re.findall(r"[a-z]+", done.stdout)
+        assert set(chosen) <= set(words), (name, words)
+        assert "…" not in done.stdout
+
+
+def test_a_paragraph_of_the_help_fills_its_lines() -> None:
+    lines = [line.strip() for line in run("engine", "--help").stdout.splitlines()]
+    begin = next(number for number, line in enumerate(lines) if line.startswith("Each setting"))
+    paragraph = lines[begin : lines.index("", begin)]
+    assert all(len(line) > 60 for line in paragraph[:-1]), paragraph

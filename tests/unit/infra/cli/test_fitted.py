@@ -53,3 +53,24 @@ def test_words_are_wrapped_and_what_has_no_room_is_counted(columns: int, height:
     assert rows == [f"row-{n}" for n in range(len(rows))]
     assert f"... {30 - len(rows)} more" in lines
     assert ("... 1 more table" in lines) is (height == 10)
+
+
+@given(st.integers(1, 60))
+def test_a_narrow_terminal_costs_spare_columns_and_breaks_no_word(width: int) -> None:
+    rows = [("claude", "reads", "1.5 s", "30000"), ("claude-of-anna", "writes", "12 ms", "7")]
+    part = Part(("Agent", "Now", "For", "Prompt"), rows, right=("For", "Prompt"), spare=("Prompt", "For"))
+    narrowed = part.within(width)
+    assert narrowed.headings in (part.headings, ("Agent", "Now", "For"), ("Agent", "Now"))
+    assert narrowed.width <= width or narrowed.headings == ("Agent", "Now")
+    console = Console(width=part.width, height=30, no_color=True)
+    with console.capture() as capture:
+        console.print(narrowed.shown(2))
+    lines = capture.get().splitlines()
+    assert [line.split()[0] for line in lines] == ["Agent", "claude", "claude-of-anna"]
+    assert max(map(len, lines)) == narrowed.width
+
+
+def test_a_column_is_left_out_only_where_it_has_no_room() -> None:
+    part = Part(("Agent", "For"), [("anna", "12 ms")], right=("For",), spare=("For",))
+    assert part.within(part.width) == part
+    assert part.within(part.width - 1).headings == ("Agent",)

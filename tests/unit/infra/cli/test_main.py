@@ -1,10 +1,14 @@
 """The command line as a whole: help, version, and errors in one line."""
 
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
-from infra.cli import main
+from infra.cli import entry, main
+from tests.doubles.processes import REPOSITORY
 
 pytestmark = pytest.mark.unit
 
@@ -23,7 +27,9 @@ def test_every_command_has_a_help_text(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(monkeypatch, command, "--help") == 0
-    assert f"Usage: corral {command}" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert f"Usage: corral {command}" in told
+    assert "[[" not in told
 
 
 def test_the_help_names_every_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,3 +92,26 @@ def test_a_broker_open_to_others_needs_a_password(
 ) -> None:
     assert run(monkeypatch, "broker", "--host", "0.0.0.0") == 2
     assert "CORRAL_BROKER_PASSWORD" in capsys.readouterr().err
+
+
+LOADED_AT_CTRL_C = """
+import sys
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "infra.cli.main":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupting())
+import infra.cli.entry
+"""
+
+
+def test_ctrl_c_while_the_command_is_loaded_shows_no_stack_trace() -> None:
+    command = [sys.executable, "-c", LOADED_AT_CTRL_C]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=REPOSITORY)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_what_is_installed_calls_that() -> None:
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+    assert project["project"]["scripts"] == {"corral": "infra.cli.entry:main"}
+    assert entry.main is main.main

@@ -14,8 +14,8 @@ SLOTS = (Slot(slot=0, busy=True, tokens=9), Slot(slot=1, conversation="c", token
 MS = st.none() | st.integers(0, 10**6)
 
 
-def printed(found: Status) -> list[str]:
-    console = Console(width=160, height=60, no_color=True)
+def printed(found: Status, width: int = 160) -> list[str]:
+    console = Console(width=width, height=60, no_color=True)
     with console.capture() as capture:
         console.print(top.shown(found))
     return [" ".join(line.split()) for line in capture.get().splitlines()]
@@ -55,6 +55,24 @@ def test_a_long_name_and_a_very_long_request_leave_the_others_readable() -> None
     lines = printed(Status(workers=(Worker(name="w1", state="ready"),), recent=recent))
     assert f"name-of-an-agent-that-i… end turn {'·' * top_requests.WIDTH} 90.0 s" in lines
     assert "a end turn ····· 1.0 s" in lines
+
+
+def test_on_80_columns_a_request_is_one_line_that_says_how_it_ended_and_how_long_it_took() -> None:
+    of_a_name = {
+        "reviewer": "reviewer end turn ▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒ 3.8 s 0 % first turn",
+        "n" * 30: f"{'n' * 23}… end turn 3.8 s 0 % first turn",
+    }
+    for agent, line in of_a_name.items():
+        slot = Slot(slot=0, agent=agent, conversation="c", tokens=32472)
+        ended = Ended(
+            agent=agent, worker="w1", outcome="done", stop_reason="end_turn", took_ms=3800, queue_ms=0,
+            prefill_ms=3800, decode_ms=0, first_ms=3790, eta_ms=0, prompt_tokens=32467, output_tokens=5,
+            miss="first_turn",
+        )  # fmt: skip
+        worker = Worker(name="w1", state="ready", context_tokens=262144, slots=(slot,))
+        lines = printed(Status(workers=(worker,), recent=(ended,)), width=80)
+        assert line in lines
+        assert any(one.startswith(f"w1/0 {agent} idle") for one in lines)
 
 
 def test_where_the_time_of_a_left_answer_went_is_told_by_its_first_token() -> None:
