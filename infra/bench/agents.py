@@ -28,7 +28,7 @@ from infra.bench.agents_figures import figures
 from infra.bench.agents_plays import Made, Play, Score, Traced
 from infra.bench.agents_routing import POLICIES
 from infra.bench.agents_session import Kind, Shape
-from infra.bench.command import Compare, JsonFile, More, run
+from infra.bench.command import Compare, JsonFile, More, StartedModel, Url, run
 from infra.bench.house import Engine
 from infra.bench.progress import Told
 from infra.bench.report import Figures
@@ -41,14 +41,14 @@ ALL_ARMS = (CORRAL, *POLICIES)
 def main(
     more: More = None,
     start: Annotated[bool, typer.Option("--start", help="Start Corral, then plain engines, for this run.")] = False,
-    model: Annotated[str, typer.Option(help="With --start: a GGUF file, or demo.")] = "demo",
+    model: StartedModel = "demo",
     workers: Annotated[int, typer.Option(min=1, help="With --start: workers, and engines asked directly.")] = 2,
     slots: Annotated[int, typer.Option(min=1, help="With --start: slots of an engine.")] = 4,
     context: Annotated[int, typer.Option(min=1, help="With --start: window of a slot.")] = 32_768,
     store: Annotated[str, typer.Option(help="With --start: on or off, Corral's store of saved slots.")] = "on",
     given: Annotated[list[str] | None, typer.Option("--set", help="With --start: a setting, NAME=VALUE.")] = None,
     direct_flags: Annotated[str, typer.Option(help="With --start: more flags for engines asked directly.")] = "",
-    url: Annotated[str, typer.Option("--url", "--corral", help="Who runs, as http://HOST:PORT.")] = "",
+    url: Url = "",
     compare_urls: Compare = None,
     key: Annotated[str, typer.Option(help="Their key, if they want one.")] = "",
     engines: Annotated[str, typer.Option(help="OpenAI addresses that run, with commas.")] = "",

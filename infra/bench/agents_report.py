@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from rich.table import Table
-
 from infra.bench import compare, report
 from infra.bench.agents_figures import medians
 from infra.bench.agents_session import Shape
@@ -47,10 +45,7 @@ def show(about: str, runs: Mapping[str, Sequence[Figures]]) -> None:
     so that one that failed in a single round is seen."""
     found = {name: medians(rounds) for name, rounds in runs.items()}
     print(about)
-    table = Table()
-    table.add_column("", no_wrap=True)
-    for name in found:
-        table.add_column(name, justify="right")
+    table = report.by_name(found)
     for row, words in ROWS.items():
         if any(row in arm for arm in found.values()):
             table.add_row(words, *(report.spread(arm[row]) if row in arm else "" for arm in found.values()))

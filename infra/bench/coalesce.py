@@ -21,7 +21,7 @@ from infra.bench import house as houses
 from infra.bench import report
 from infra.bench.bodies import Conversation, session_headers
 from infra.bench.coalesce_clients import Answer, Clients
-from infra.bench.command import JsonFile, run
+from infra.bench.command import JsonFile, Model, run
 from infra.bench.house import House
 from infra.bench.report import Figures
 from infra.errors import EngineError
@@ -31,7 +31,7 @@ BURSTS = 7
 
 
 def main(
-    model: Annotated[str, typer.Option(help="A GGUF file, or demo.")] = "demo",
+    model: Model = "demo",
     at_once: Annotated[int, typer.Option(min=2, help="Identical requests in one burst.")] = 50,
     clients: Annotated[int, typer.Option(min=1, help="Clients of the load.")] = 100,
     requests: Annotated[int, typer.Option(min=1, help="Identical requests of the load.")] = 500,

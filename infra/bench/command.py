@@ -16,13 +16,18 @@ from typing import Annotated, NoReturn
 import typer
 
 from infra.errors import ConfigError, CorralError
+from infra.exit_codes import INTERRUPTED
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 FORM = "[NAME=]http://HOST:PORT; one that ends in /v1/chat/completions is asked in the OpenAI form"
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
-INTERRUPTED = 130
 RUNNING = ("--url", "--corral", "--engines")  # name who runs already
 
+Start = Annotated[bool, typer.Option("--start", help="Start a broker, an API and a worker for this run.")]
+StartedModel = Annotated[str, typer.Option(help="With --start: a GGUF file, or demo.")]
+Model = Annotated[str, typer.Option(help="A GGUF file, or demo.")]
+Url = Annotated[str, typer.Option("--url", "--corral", help="Who runs, as http://HOST:PORT.")]
+SharedKey = Annotated[str, typer.Option(help="The key of all addresses, if they want one.")]
 Compare = Annotated[
     list[str] | None,
     typer.Option("--compare", metavar="URL URL ...", help=f"Ask these in turn, A B A B, and tell ratios. {FORM}."),

@@ -10,8 +10,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from rich.table import Table
-
 from infra.bench import progress, report
 from infra.bench.progress import Told
 from infra.bench.report import Figures
@@ -53,10 +51,7 @@ def ratios(runs: Runs) -> dict[str, dict[str, list[float]]]:
 
 def show(title: str, runs: Runs, rows: Mapping[str, str]) -> None:
     """The arms' figures as median (least-most) of their rounds, and the ratios, if there is something to compare."""
-    table = Table()
-    table.add_column("", no_wrap=True)
-    for name in runs:
-        table.add_column(name, justify="right")
+    table = report.by_name(runs)
     for figure, words in rows.items():
         values = [[run[figure] for run in rounds if figure in run] for rounds in runs.values()]
         if any(values):
@@ -75,10 +70,7 @@ def show_ratios(runs: Runs, rows: Mapping[str, str]) -> None:
     if len(runs) < 2:
         return
     first, found = next(iter(runs)), ratios(runs)
-    table = Table()
-    table.add_column("", no_wrap=True)
-    for name in found:
-        table.add_column(name, justify="right")
+    table = report.by_name(found)
     for figure, words in rows.items():
         if any(figure in of_arm for of_arm in found.values()):
             cells = (report.spread(of_arm[figure]) if figure in of_arm else "-" for of_arm in found.values())

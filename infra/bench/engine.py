@@ -16,13 +16,12 @@ from time import monotonic
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from infra import engine_options, machine, model_setting
 from infra.bench import agents_house, ladder_engine, progress, report
 from infra.bench import house as houses
 from infra.bench.agents_house import EngineCommand
-from infra.bench.command import JsonFile, run
+from infra.bench.command import JsonFile, Model, run
 from infra.bench.ladder import Ladder, Measured, Setting, Verdict, chosen, judge
 from infra.bench.ladder_engine import Work
 from infra.bench.report import Figures
@@ -36,7 +35,7 @@ Told = Callable[[str], None]
 
 
 def main(
-    model: Annotated[str, typer.Option(help="A GGUF file, or demo.")] = "demo",
+    model: Model = "demo",
     rungs: Annotated[
         str, typer.Option(help="Of threads, flash, kv, batch, ubatch, ngram, with commas; none: all.")
     ] = "",
@@ -177,10 +176,8 @@ def _command(model: str, settings: dict[str, Any]) -> EngineCommand:
 
 
 def _show(steps: Sequence[Step], slots: int) -> None:
-    table = Table(title=f"Engine, one setting at a time; {_machine()}", title_justify="left")
-    table.add_column("", no_wrap=True)
-    for column in ("prefill, tokens/s", "decode 1 slot", f"decode {slots} slots", "MiB", "faster", "noise", ""):
-        table.add_column(column, justify="right")
+    columns = ("prefill, tokens/s", "decode 1 slot", f"decode {slots} slots", "MiB", "faster", "noise", "")
+    table = report.by_name(columns, f"Engine, one setting at a time; {_machine()}")
     for step in steps:
         table.add_row(step.setting.name, *_cells(step))
     console = report.paper()

@@ -23,7 +23,7 @@ import typer
 from infra.bench import house as houses
 from infra.bench import report, shares
 from infra.bench.asking import MESSAGES, Target
-from infra.bench.command import JsonFile, run
+from infra.bench.command import JsonFile, StartedModel, run
 from infra.bench.fairness_mix import REVIEW, Mix
 from infra.bench.house import House
 from infra.bench.lines import Line, Run
@@ -36,7 +36,7 @@ LEARNING_S = 10.0
 
 def main(
     start: Annotated[bool, typer.Option("--start", help="Start a broker, an API and workers for this run.")] = False,
-    model: Annotated[str, typer.Option(help="With --start: a GGUF file, or demo.")] = "demo",
+    model: StartedModel = "demo",
     corral: Annotated[str, typer.Option(help="A Corral that runs, as http://HOST:PORT.")] = "http://127.0.0.1:8000",
     key: Annotated[str, typer.Option(help="Its key, if it wants one.")] = "",
     seconds: Annotated[float, typer.Option(min=1, help="How long the agents ask.")] = 180,

@@ -32,7 +32,7 @@ from infra.bench import house as houses
 from infra.bench.address import Address, address, check_answers, compared
 from infra.bench.asking import CHAT, MESSAGES, Outcome, Target, same_work
 from infra.bench.bodies import words
-from infra.bench.command import DEFAULT_URL, Compare, JsonFile, More, run
+from infra.bench.command import DEFAULT_URL, Compare, JsonFile, More, SharedKey, Start, StartedModel, Url, run
 from infra.bench.progress import Told
 from infra.bench.report import Figures
 
@@ -76,11 +76,11 @@ class Arm:
 
 def main(
     more: More = None,
-    start: Annotated[bool, typer.Option("--start", help="Start a broker, an API and a worker for this run.")] = False,
-    model: Annotated[str, typer.Option(help="With --start: a GGUF file, or demo.")] = "demo",
-    url: Annotated[str, typer.Option("--url", "--corral", help="Who runs, as http://HOST:PORT.")] = DEFAULT_URL,
+    start: Start = False,
+    model: StartedModel = "demo",
+    url: Url = DEFAULT_URL,
     compare_urls: Compare = None,
-    key: Annotated[str, typer.Option(help="The key of all addresses, if they want one.")] = "",
+    key: SharedKey = "",
     agents: Annotated[int, typer.Option(min=1, help="Agents that ask at once.")] = 4,
     least: Annotated[int, typer.Option(min=1, help="Words of the shortest prompt.")] = 500,
     most: Annotated[int, typer.Option(min=1, help="Words of the longest prompt.")] = 2000,

@@ -25,7 +25,7 @@ from infra.bench import house as houses
 from infra.bench import report
 from infra.bench.bodies import words
 from infra.bench.coalesce_clients import Answer, Clients
-from infra.bench.command import JsonFile, run
+from infra.bench.command import JsonFile, Model, run
 from infra.bench.house import House
 from infra.bench.report import Figures
 from infra.errors import EngineError
@@ -36,7 +36,7 @@ HEAD = {"content-type": "application/json", "anthropic-version": "2023-06-01"}
 
 
 def main(
-    model: Annotated[str, typer.Option(help="A GGUF file, or demo.")] = "demo",
+    model: Model = "demo",
     rounds: Annotated[int, typer.Option(min=1, help="Rounds; each side has its turn in each.")] = 8,
     clients: Annotated[int, typer.Option(min=1, help="Clients of the closed loop.")] = 12,
     requests: Annotated[int, typer.Option(min=1, help="Requests of each load of a round.")] = 48,

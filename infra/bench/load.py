@@ -24,7 +24,7 @@ from infra.bench import house as houses
 from infra.bench.address import Address, address, check_answers, compared
 from infra.bench.asking import CHAT, MESSAGES, Outcome, Target, same_work, side_by_side
 from infra.bench.bodies import Conversation
-from infra.bench.command import DEFAULT_URL, Compare, JsonFile, More, run
+from infra.bench.command import DEFAULT_URL, Compare, JsonFile, More, SharedKey, Start, StartedModel, Url, run
 from infra.bench.latency import Load
 from infra.bench.progress import Told
 from infra.bench.report import Figures
@@ -47,11 +47,11 @@ ROWS = {
 
 def main(
     more: More = None,
-    start: Annotated[bool, typer.Option("--start", help="Start a broker, an API and a worker for this run.")] = False,
-    model: Annotated[str, typer.Option(help="With --start: a GGUF file, or demo.")] = "demo",
-    url: Annotated[str, typer.Option("--url", "--corral", help="Who runs, as http://HOST:PORT.")] = DEFAULT_URL,
+    start: Start = False,
+    model: StartedModel = "demo",
+    url: Url = DEFAULT_URL,
     compare_urls: Compare = None,
-    key: Annotated[str, typer.Option(help="The key of all addresses, if they want one.")] = "",
+    key: SharedKey = "",
     repeat: Annotated[int, typer.Option(min=1, help="Rounds over all addresses.")] = 2,
     clients: Annotated[int, typer.Option(min=1, help="Clients that ask at once.")] = 100,
     requests: Annotated[int, typer.Option(min=1, help="Requests of a round, each different.")] = 500,

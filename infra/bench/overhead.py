@@ -19,7 +19,7 @@ import typer
 from infra.bench import house as houses
 from infra.bench import overhead_compare, progress, report
 from infra.bench.address import compared
-from infra.bench.command import DEFAULT_URL, Compare, JsonFile, More, run
+from infra.bench.command import DEFAULT_URL, Compare, JsonFile, More, Start, StartedModel, run
 from infra.bench.costs import Broker
 from infra.bench.house import Engine, House
 from infra.bench.latency import Load, Sides, fine, first_token, throughput
@@ -30,15 +30,16 @@ from infra.bench.where import stage_medians_ms
 from infra.errors import ConfigError
 
 PARTS = ("first", "rate", "processor", "where", "commands", "streams")
-ONLY_STARTED = ("processor", "where", "streams")  # these need a Corral with settings or processes of their own
+OWN_SETTINGS = ("where", "streams")  # these need a Corral with settings of their own
+ONLY_STARTED = ("processor", *OWN_SETTINGS)  # the first needs its processes
 LONG_ANSWER_TOKENS = 160
 COUNTED_JOBS = 20
 
 
 def main(
     more: More = None,
-    start: Annotated[bool, typer.Option("--start", help="Start a broker, an API and a worker for this run.")] = False,
-    model: Annotated[str, typer.Option(help="With --start: a GGUF file, or demo.")] = "demo",
+    start: Start = False,
+    model: StartedModel = "demo",
     url: Annotated[str, typer.Option("--url", "--corral", help="A Corral that runs.")] = DEFAULT_URL,
     compare_urls: Compare = None,
     repeat: Annotated[int, typer.Option(min=1, help="With --compare: rounds over all addresses.")] = 4,
@@ -86,7 +87,7 @@ def _started(
     streams: int,
     figures: Figures,
 ) -> None:
-    if not set(wanted) <= {"where", "streams"}:
+    if not set(wanted) <= set(OWN_SETTINGS):
         with houses.started(model, **shape) as house:
             _measure(house, load, wanted, figures, *counts)
     if "where" in wanted:

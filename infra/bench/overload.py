@@ -18,7 +18,7 @@ import typer
 from infra.bench import house as houses
 from infra.bench import overload_figures, report, shares
 from infra.bench.asking import MESSAGES, Outcome, Target
-from infra.bench.command import JsonFile, run
+from infra.bench.command import JsonFile, StartedModel, run
 from infra.bench.house import House
 from infra.bench.lines import Line, Run
 from infra.bench.overload_load import Arrivals, Attempt, memory
@@ -30,7 +30,7 @@ CALM_ASKS = 5
 
 def main(
     start: Annotated[bool, typer.Option("--start", help="Start a broker, an API and workers for this run.")] = False,
-    model: Annotated[str, typer.Option(help="With --start: a GGUF file, or demo.")] = "demo",
+    model: StartedModel = "demo",
     corral: Annotated[str, typer.Option(help="A Corral that runs, as http://HOST:PORT.")] = "http://127.0.0.1:8000",
     key: Annotated[str, typer.Option(help="Its key, if it wants one.")] = "",
     times: Annotated[float, typer.Option(min=0.1, help="What is asked for, in times what there is.")] = 10.0,

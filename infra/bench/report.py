@@ -8,7 +8,7 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import ceil
 from pathlib import Path
 from statistics import fmean
@@ -64,6 +64,15 @@ def show(title: str, rows: Sequence[tuple[str, Any]]) -> None:
     for name, value in rows:
         table.add_row(name, _written(value))
     Console(width=110).print(table)
+
+
+def by_name(names: Iterable[str], title: str | None = None) -> Table:
+    """A table without rows yet: words first, then a column of figures for each name."""
+    table = Table(title=title, title_justify="left")
+    table.add_column("", no_wrap=True)
+    for name in names:
+        table.add_column(name, justify="right")
+    return table
 
 
 def save(path: Path | None, command: str, figures: Figures) -> None:

@@ -32,7 +32,7 @@ from infra.bench.address import address
 from infra.bench.agents_house import Counter
 from infra.bench.agents_session import Cast, Kind, Shape
 from infra.bench.asking import MESSAGES, Outcome, Target
-from infra.bench.command import DEFAULT_URL, JsonFile, run
+from infra.bench.command import DEFAULT_URL, JsonFile, StartedModel, Url, run
 from infra.bench.house import House
 from infra.bench.latency import fine
 from infra.bench.report import Figures
@@ -49,8 +49,8 @@ POLL_S = 0.5
 
 def main(
     start: Annotated[bool, typer.Option("--start", help="Start Corral for this run.")] = False,
-    model: Annotated[str, typer.Option(help="With --start: a GGUF file, or demo.")] = "demo",
-    url: Annotated[str, typer.Option("--url", "--corral", help="Who runs, as http://HOST:PORT.")] = DEFAULT_URL,
+    model: StartedModel = "demo",
+    url: Url = DEFAULT_URL,
     key: Annotated[str, typer.Option(help="Its key, if it wants one.")] = "",
     base: Annotated[int, typer.Option(min=1, help="Tokens of system and tools.")] = 20_000,
     repeat: Annotated[int, typer.Option(min=1, help="Rounds over all arms.")] = 3,

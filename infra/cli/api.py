@@ -17,12 +17,12 @@ from infra.cli import checks, console, gateway, options, parts
 from infra.cli.signals import Signals, StopAskedError
 from infra.cli.supervise import House, Part, Stage
 from infra.config import Settings
+from infra.exit_codes import INTERRUPTED
 from infra.observability import metrics
 from infra.redis_client import checked
 
 STOP_MARGIN_S = 5.0  # after its last answer a process gives back what it holds
 COUNTERS_BYTES = 2**22  # of a file; some 20,000 figures
-FORCED = 130  # what a shell calls a program ended by Ctrl-C
 
 Port = Annotated[int | None, typer.Option("--port", metavar="PORT", min=0, max=65535, help="Port.")]
 Workers = Annotated[
@@ -99,4 +99,4 @@ def _serve(settings: Settings) -> int:
                 house.stop(lambda _stage: math.ceil(settings.drain_s) + STOP_MARGIN_S)
             finally:
                 house.kill()
-    return FORCED if signals.forced else 0
+    return INTERRUPTED if signals.forced else 0

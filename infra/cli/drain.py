@@ -12,11 +12,11 @@ import typer
 from infra.cli import console, gateway, options
 from infra.cli.gateway import Gateway, Status, Worker
 from infra.errors import ConfigError, CorralError
+from infra.exit_codes import INTERRUPTED
 
 POLL_S = 0.3
 TAKE_BACK_S = 10.0  # a worker hears of it in a second; its gateway in another
 SAVE_MARGIN_S = 30.0  # on top of the limit: the cut answers end, caches are saved, and the worker says so
-STOPPED_WATCHING = 130  # what a shell calls a program ended by Ctrl-C
 LEAVES = ("draining", "drained")
 
 Name = Annotated[str, typer.Argument(metavar="WORKER", help="Its name, as `corral status` shows it.")]
@@ -46,7 +46,7 @@ def drain(name: Name, timeout: Timeout = None, url: options.Url = None, key: opt
             _follow(client, name, limit_s + SAVE_MARGIN_S)
         except KeyboardInterrupt:
             console.say(f"{name} goes on draining; `corral undrain {name}` takes it back")
-            raise typer.Exit(STOPPED_WATCHING) from None
+            raise typer.Exit(INTERRUPTED) from None
 
 
 def undrain(name: Name, url: options.Url = None, key: options.Key = None) -> None:

@@ -6,7 +6,7 @@ Never: anything else (`main`).
 
 import sys
 
-INTERRUPTED = 130
+from infra.exit_codes import INTERRUPTED
 
 try:
     from infra.cli.main import main

@@ -19,13 +19,13 @@ from infra.cli.signals import Signals, StopAskedError
 from infra.cli.supervise import House, Part, Stage
 from infra.config import Loaded, Settings
 from infra.errors import CorralError, StartError
+from infra.exit_codes import INTERRUPTED
 from infra.network import free_port
 from infra.observability import traces
 
 START_MARGIN_S = 30.0  # on top of the engine's own limit
 STOP_MARGIN_S = 25.0  # after its last answer a worker ends its threads and saves what its slots hold
 QUICK_STOP_S = 5.0  # nothing is running that could be lost
-FORCED = 130  # what a shell calls a program ended by Ctrl-C
 
 Workers = Annotated[
     str, typer.Option("--workers", metavar="N|auto", help="Workers; auto: one a GPU, or one on the CPU.")
@@ -148,7 +148,7 @@ def _run(settings: Settings, staff: tuple[WorkerPlan, ...], *, flower: bool) -> 
             finally:
                 house.kill()
     console.say("Stopped.")
-    return FORCED if signals.forced else 0
+    return INTERRUPTED if signals.forced else 0
 
 
 def _farewell(grace_s: float) -> str:

@@ -22,7 +22,7 @@ import typer
 from infra.bench import agents_house, progress, report
 from infra.bench import house as houses
 from infra.bench.agents_session import Shape
-from infra.bench.command import JsonFile, run
+from infra.bench.command import JsonFile, Model, run
 from infra.bench.four import Team
 from infra.bench.latency import Load
 from infra.bench.peers import one_engine, packages, several, sides, table
@@ -55,7 +55,7 @@ class Plan:
 
 
 def main(
-    model: Annotated[str, typer.Option(help="A GGUF file, or demo.")] = "demo",
+    model: Model = "demo",
     long_model: Annotated[
         str, typer.Option(help="For the rows four and kill, one that says much; else the same.")
     ] = "",

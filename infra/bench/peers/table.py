@@ -8,8 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from rich.table import Table
-
 from infra import machine
 from infra.bench import report
 from infra.bench.peers.one_engine import Found
@@ -63,10 +61,7 @@ def header() -> dict[str, str]:
 
 def show(title: str, names: Sequence[str], found: Mapping[str, Found]) -> None:
     """The table, and below it why a side has no figure."""
-    table = Table(title=title, title_justify="left")
-    table.add_column("", no_wrap=True)
-    for name in names:
-        table.add_column(name, justify="right")
+    table = report.by_name(names, title)
     for line in LINES:
         if line.row in found:
             table.add_row(line.words, *(cell(found, line, name) for name in names))
