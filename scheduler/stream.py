@@ -1,12 +1,13 @@
 """One job's deltas, written in order and fenced.
 
-Owns: batching, sequence numbers, and the end of a job. The writer gives itself back: leaving the block without a last
-delta ends the job as failed, so no client waits for a thread that died.
+Owns: sequence numbers, keeping what the broker does not take yet, and the end of a job. The writer gives itself back:
+leaving the block without a last delta ends the job as failed, so no client waits for a thread that died.
 Never: reads a stream (`follow`), makes a delta.
 """
 
 import threading
 from collections import deque
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -40,19 +41,17 @@ class Entry:
 class Writer:
     """Writes the deltas of one claimed job; `__exit__` ends the job whatever happened.
 
-    The first delta after a pause goes out at once, those that follow within the batch time travel together. While the
-    broker is away deltas are kept, and sent in order when it is back; so is the end, even after the block was left.
-    The thread that generates and the flusher share it, so all of it is under one lock.
+    While the broker is away deltas are kept, and sent in order when it is back; so is the end, even after the block was
+    left. The thread that generates and the one that tries again share it, so all of it is under one lock.
     """
 
-    def __init__(self, append: "Append", flusher: "Flusher", job: ClaimedJob) -> None:
+    def __init__(self, append: "Append", retries: "Retries", job: ClaimedJob) -> None:
         self._append = append
-        self._flusher = flusher
+        self._retries = retries
         self._job = job
         self._lock = threading.Lock()
         self._pending: list[Delta] = []
         self._unsent: deque[Entry] = deque()
-        self._next_write_s = 0.0
         self._away_since_s: float | None = None
         self._sequence = 0
         self._lost: CorralError | None = None
@@ -70,31 +69,29 @@ class Writer:
             last = failure(error) if error else Failed("internal", "the worker ended the answer without a reason")
             self._pending.append(last)
             with suppress(Fenced):  # somebody else has ended the job
-                self._flush("failed")
+                self._send("failed")
 
-    def write(self, delta: Delta) -> None:
-        """Send `delta`, at once or with those that follow within the batch time.
+    def write(self, *deltas: Delta) -> None:
+        """Send `deltas`, in one entry with those that were held.
 
         Raises Fenced when the job is cancelled, gone or another attempt's, BrokerDown when Redis has not answered for
         BROKER_PATIENCE_S.
         """
         with self._lock:
-            if self._lost:
-                raise self._lost
-            self._pending.append(delta)
-            if isinstance(delta, Finished | Failed):
-                self.finished = delta if isinstance(delta, Finished) else None
-                self._flush("done" if isinstance(delta, Finished) else "failed")
-            elif self._unsent:
-                return  # the flusher tries again
-            elif isinstance(delta, Started):
-                self.started = delta
-                self._flush("")
-                self._next_write_s = 0.0  # with a warm cache the first token follows at once and need not wait
-            elif monotonic() >= self._next_write_s:
-                self._flush("")
-            elif len(self._pending) == 1:
-                self._flusher.at(self._next_write_s, self)
+            self._take(deltas)
+            if not self._pending:
+                return
+            last = self._pending[-1]
+            if isinstance(last, Finished | Failed):
+                self.finished = last if isinstance(last, Finished) else None
+                self._send("done" if self.finished else "failed")
+            elif not self._unsent:  # else they go with the next try
+                self._send("")
+
+    def hold(self, *deltas: Delta) -> None:
+        """As `write`, but with whatever is written next, which is soon."""
+        with self._lock:
+            self._take(deltas)
 
     def leave(self) -> None:
         """Another attempt goes on from what stands in the stream: nothing more is written of this one."""
@@ -102,21 +99,26 @@ class Writer:
             self._pending, self.ended = [], True
             self._unsent.clear()
 
-    def flush_due(self) -> None:
-        """Send what waits, at once; the flusher's call. What goes wrong is raised by the next `write`."""
+    def send_kept(self) -> None:
+        """Send all that waits. What goes wrong is raised by the next `write`."""
         with self._lock:
             try:
                 self._send_unsent()
                 if self._pending and not self._unsent and not self.ended:
-                    self._flush("")
+                    self._send("")
             except CorralError as error:
                 self._lost = error
 
-    def _flush(self, final: str) -> None:
+    def _take(self, deltas: Sequence[Delta]) -> None:
+        if self._lost:
+            raise self._lost
+        self._pending += deltas
+        self.started = next((delta for delta in deltas if isinstance(delta, Started)), self.started)
+
+    def _send(self, final: str) -> None:
         self._sequence += 1
         self._unsent.append(Entry(self._sequence, encode_deltas(self._pending), final))
         self._pending = []
-        self._next_write_s = monotonic() + self._flusher.batch_s
         self.ended = bool(final)
         self._send_unsent()
 
@@ -143,21 +145,20 @@ class Writer:
         if self.ended and away_s * 1000 > STREAM_LIFETIME_MS:
             self._unsent.clear()  # by now the job's keys have run out
             return
-        self._flusher.at(now_s + RETRY_S, self)
+        self._retries.at(now_s + RETRY_S, self)
         if not self.ended and away_s >= BROKER_PATIENCE_S:
             raise error
 
 
-class Flusher:
-    """One thread that wakes when a writer's batch time is over; idle, it costs nothing."""
+class Retries:
+    """One thread that wakes when the broker is to be tried again; idle, it costs nothing."""
 
-    def __init__(self, batch_ms: int) -> None:
-        self.batch_s = batch_ms / 1000
+    def __init__(self) -> None:
         self._due: list[tuple[float, int, Writer]] = []
         self._order = count()
         self._changed = threading.Condition()
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="flusher", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="retries", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -170,14 +171,14 @@ class Flusher:
         self._thread.join(timeout=5)
 
     def at(self, due_s: float, writer: Writer) -> None:
-        """Flush `writer` at `due_s` on the monotonic clock."""
+        """Send what `writer` keeps at `due_s` on the monotonic clock."""
         with self._changed:
             heappush(self._due, (due_s, next(self._order), writer))
             self._changed.notify()
 
     def _run(self) -> None:
         while (writer := self._next()) is not None:
-            writer.flush_due()
+            writer.send_kept()
 
     def _next(self) -> Writer | None:
         with self._changed:

@@ -29,7 +29,7 @@ from scheduler.claims import Claims
 from scheduler.contract import TASK_NAME, ClaimedJob
 from scheduler.queue import Tickets
 from scheduler.rules import rules_of
-from scheduler.stream import Append, Flusher
+from scheduler.stream import Append, Retries
 from workers import metrics, pool
 from workers.attempts import Attempts
 from workers.consuming import Consuming
@@ -72,7 +72,7 @@ def serve(settings: Settings) -> None:
         house.enter_context(metrics.served(settings))
         house.enter_context(heartbeat)
         house.enter_context(_engine(serving, heartbeat, running, settings.engine_start_timeout_s))
-        flusher = house.enter_context(Flusher(settings.delta_batch_ms))
+        retries = house.enter_context(Retries())
         counts = CountRequests(redis, reader, serving.model_name)
         counting = partial(count_forever, counts, serving)
         hearing = partial(hear_cancellations, claims, running)
@@ -82,7 +82,7 @@ def serve(settings: Settings) -> None:
         house.enter_context(_threads(hearing, keeping, drain.run, *loops, *[counting] * COUNTING_THREADS))
         drain_when_told(serving, running, settings.drain_s, partial(_announce_leave, serving, heartbeat))
         attempts = Attempts(claims, partial(_send_ticket, Tickets(app), settings.worker_name))
-        work = Work(claims, Append(redis, settings.worker_name), flusher, running, serving, attempts, tracer)
+        work = Work(claims, Append(redis, settings.worker_name), retries, running, serving, attempts, tracer)
         _consume(app, work, serving, settings)
 
 

@@ -39,7 +39,7 @@ class Attempts:
         try:
             yield
         except (EngineLost, EngineTimeout, WorkerLost) as error:
-            answer.flush_due()  # what is told need not be made again
+            answer.send_kept()  # what is told need not be made again
             if not self._waits_again(job, spared=isinstance(error, WorkerLost)):
                 raise
             answer.leave()

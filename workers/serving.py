@@ -270,7 +270,8 @@ class Serving:
             between_tokens_s=settings.between_tokens_timeout_s,
             answer_s=settings.answer_timeout_s,
         )
-        return EngineClient(self.engine.base_url, self.engine.api_key, deadlines, self.pulse)
+        rest_s = self._settings.delta_batch_ms / 1000
+        return EngineClient(self.engine.base_url, self.engine.api_key, deadlines, self.pulse, rest_s)
 
 
 def _answers(url: str) -> bool:

@@ -29,7 +29,7 @@ from scheduler.claims import Claims, SlotKept
 from scheduler.contract import ClaimedJob, Delta, Finished, Rates, Started
 from scheduler.packing import unpack_with_chain
 from scheduler.policy.chain import Chain
-from scheduler.stream import Append, Flusher, Writer, failure
+from scheduler.stream import Append, Retries, Writer, failure
 from workers import tracing
 from workers.attempts import Attempts
 from workers.bases import Found, prepare
@@ -51,14 +51,14 @@ class Work:
     """What a ticket makes a worker do."""
 
     def __init__(
-        self, claims: Claims, append: Append, flusher: Flusher, running: Running, serving: Serving, attempts: Attempts,
+        self, claims: Claims, append: Append, retries: Retries, running: Running, serving: Serving, attempts: Attempts,
         traces: Traces = NO_TRACES,
     ) -> None:  # fmt: skip
         self._traces = traces
         self._attempts = attempts
         self._claims = claims
         self._append = append
-        self._flusher = flusher
+        self._retries = retries
         self._running = running
         self._serving = serving
 
@@ -76,7 +76,7 @@ class Work:
         stages.mark("claimed")
         bound = log.bind(job=job.id, attempt=job.attempt, ticket=job_id)
         ended, reason = "again", ""  # it waits for another attempt
-        answer = Writer(self._append, self._flusher, job)
+        answer = Writer(self._append, self._retries, job)
         try:
             with (
                 answer,
@@ -179,12 +179,14 @@ class Work:
         """Everything but the end, which is returned; None when there was none."""
         last: Finished | None = None
         try:
-            for event in generation:
-                delta = turn.resumed.outward(self._outward(turn, event))
-                if isinstance(delta, Finished):
-                    last = delta
-                elif delta is not None:
-                    answer.write(delta)
+            for events in generation.together():
+                told = [turn.resumed.outward(self._outward(turn, event)) for event in events]
+                deltas = [delta for delta in told if delta is not None]
+                if deltas and isinstance(end := deltas[-1], Finished):
+                    last = end
+                    answer.hold(*deltas[:-1])  # what came with the end travels with it
+                else:
+                    answer.write(*deltas)
         except PromptTooLong as error:  # whoever refused it, the client is told the same maximum
             if (full := turn.resumed.at_window_end(self._serving)) is not None:
                 return full

@@ -15,7 +15,8 @@ import orjson
 
 from infra.errors import EngineLost, EngineTimeout
 from scheduler.contract import Limits
-from workers.llama.generation import Deadlines, Event, Generation, lost, translated
+from workers.llama.exchange import Exchange
+from workers.llama.generation import CONNECT_TIMEOUT_S, Deadlines, Event, Generation, lost, translated
 from workers.llama.parse import AnswerRules, End, Prompt
 from workers.llama.pulse import Pulse
 
@@ -23,7 +24,6 @@ __all__ = ["AnswerRules", "Deadlines", "End", "EngineClient", "Event", "Generati
 
 TEMPLATE_PATH = "/apply-template"
 COUNT_PATH = "/v1/chat/completions/input_tokens"
-CONNECT_TIMEOUT_S = 5.0
 COUNT_TIMEOUT_S = 10.0
 MOVE_TIMEOUT_S = 120.0  # 40 GB at the speed of a plain disk
 PROMPT_TIMEOUT_S = 60.0
@@ -51,8 +51,10 @@ class Prefilled:
 class EngineClient:
     """One llama-server. Safe to use from several threads."""
 
-    def __init__(self, base_url: str, api_key: str, deadlines: Deadlines, pulse: Pulse | None = None) -> None:
-        """`pulse` is told of the work that this engine is given."""
+    def __init__(
+        self, base_url: str, api_key: str, deadlines: Deadlines, pulse: Pulse | None = None, rest_s: float = 0.0
+    ) -> None:
+        """`pulse` is told of the work that this engine is given. A running answer is read once in `rest_s` at most."""
         parts = urlsplit(base_url)
         self._host, self._port = parts.hostname or "127.0.0.1", parts.port or http.client.HTTP_PORT
         self._headers = {"Content-Type": "application/json"}
@@ -60,6 +62,7 @@ class EngineClient:
             self._headers["Authorization"] = f"Bearer {api_key}"
         self._deadlines = deadlines
         self._pulse = pulse or Pulse()
+        self._rest_s = rest_s
         self._control = httpx.Client(
             base_url=base_url,
             headers=self._headers,
@@ -74,9 +77,10 @@ class EngineClient:
     ) -> Generation:
         """An answer that starts when it is iterated; does not block. `body` and `rules` are `render`'s. Of the client's
         `limits` so many seconds are over. A `traceparent` goes along as W3C Trace Context has it."""
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_TIMEOUT_S)
+        exchange = Exchange(self._host, self._port)
         headers = {**self._headers, "traceparent": traceparent} if traceparent else self._headers
-        return Generation(connection, headers, body, rules, self._deadlines.for_client(limits, waited_s), self._pulse)
+        deadlines = self._deadlines.for_client(limits, waited_s)
+        return Generation(exchange, headers, body, rules, deadlines, self._pulse, self._rest_s)
 
     def count(self, body: dict[str, Any]) -> int:
         """Tokens of the prompt that this chat body renders to, exact, even when it exceeds the window.

@@ -1,18 +1,15 @@
 """One streamed answer of llama-server.
 
-Owns: the answer's own connection, its deadlines, cancelling it, and the translation of the engine's errors.
-It uses the standard library's `http.client`, which reads a chunk in a third of httpx's time, and whose socket can be
-shut down from another thread: that is how a running answer is cancelled. Each answer has a connection of its own:
-closing it is what frees the slot, and a fresh one cannot meet the engine's close of a kept one.
-Never: retries, and never two requests on one connection.
+Owns: its deadlines, how often it is read, cancelling it, and the translation of the engine's errors.
+Never: retries, and never two requests on one connection (`exchange`).
+
+A fast engine gives a token each millisecond or two. To wake for each costs more than the token is worth, so between two
+reads the answer rests a little, and takes all that has come at once.
 """
 
-import contextlib
 import http.client
-import socket
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import inf
 from types import TracebackType
@@ -31,13 +28,15 @@ from infra.errors import (
     TooSlow,
 )
 from scheduler.contract import Limits, TextDelta, ThinkingDelta, ToolCall
+from workers.llama.exchange import Exchange, HttpParserError
 from workers.llama.parse import AnswerRules, ChunkParser, End, Prompt, refusal
 from workers.llama.pulse import Pulse
 
 CHAT_PATH = "/v1/chat/completions"
-READ_BYTES = 65536
+CONNECT_TIMEOUT_S = 5.0
 ERROR_BODY_BYTES = 65536
 LOADING_STATUS = 503
+DONE = b"[DONE]"
 TIMER_SLACK_S = 0.005  # a socket may give up a little early
 
 Event = Prompt | TextDelta | ThinkingDelta | ToolCall | End
@@ -70,25 +69,25 @@ class Generation:
 
     def __init__(
         self,
-        connection: http.client.HTTPConnection,
+        exchange: Exchange,
         headers: dict[str, str],
         body: bytes,
         rules: AnswerRules,
         deadlines: Deadlines,
         pulse: Pulse,
+        rest_s: float = 0.0,
     ) -> None:
-        self._connection = connection
+        """Once its tokens come, it is read once in `rest_s` at most."""
+        self._exchange = exchange
         self._headers = headers
         self._body = body
         self._parser = ChunkParser(rules)
         self._deadlines = deadlines
         self._clock = _Clock(deadlines)
         self._pulse = pulse
+        self._rest_s = rest_s
         self._heard = False
-        self._lock = threading.Lock()
         self._cancelled = False
-        self._socket: socket.socket | None = None
-        self._answer: http.client.HTTPResponse | None = None
 
     def __enter__(self) -> "Generation":
         self._pulse.begin()
@@ -97,25 +96,28 @@ class Generation:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._close()
+        self._exchange.close()
         self._pulse.end(heard=self._heard)
 
     def cancel(self) -> None:
         """From any thread, at any time: the iteration raises Cancelled at once, and the engine stops."""
-        with self._lock:
-            self._cancelled = True
-            if self._socket is not None:
-                _shut_down(self._socket)
+        self._cancelled = True  # first: whoever connects just now looks at it afterwards
+        self._exchange.shut_down()
 
     def __iter__(self) -> Iterator[Event]:
-        """The answer's events; the last one is End.
+        """The answer's events, one by one. Raises as `together`."""
+        for come in self.together():
+            yield from come
+
+    def together(self) -> Iterator[list[Event]]:
+        """The answer's events in order, in lists of those that have come together; the very last one is End.
 
         Raises Cancelled, PromptTooLong, EngineLost, EngineRefused, EngineTimeout, DeadlinePassed
-        or TooSlow.
+        or TooSlow; what came ahead of an error has been given out.
         """
         try:
             yield from self._events()
-        except (OSError, http.client.HTTPException, EngineError) as error:
+        except (OSError, HttpParserError, EngineError) as error:
             # Whatever breaks after a cancel broke because of it: the socket was shut down under the reader.
             if self._cancelled:
                 raise Cancelled("the request was cancelled") from None
@@ -125,58 +127,65 @@ class Generation:
                 raise self._clock.passed() from None
             raise lost() from error
 
-    def _events(self) -> Iterator[Event]:
+    def _events(self) -> Iterator[list[Event]]:
         clock = self._clock = _Clock(self._deadlines)
-        self._connect()
-        response = self._response(clock)
-        for line in _data_lines(response, self._set_timeout, clock):
+        self._ask(clock)
+        lines = _DataLines()
+        while received := self._exchange.read(clock.remaining_s):
+            read_s = time.monotonic()
             self._refuse_if_cancelled()
-            self._pulse.beat()
-            self._heard = True
-            if line == b"[DONE]":
-                yield self._parser.end()
+            found = lines.feed(received)
+            if found:
+                self._pulse.beat()
+                self._heard = True
+            come: list[Event] = []
+            try:
+                over = self._feed(found, come)
+            finally:  # what came ahead of an error, too
+                if come:
+                    yield come
+            if over:
                 return
-            yield from self._parser.feed(_parsed(line))
-            if self._parser.stopped:
-                self._close()
-                yield self._parser.end()
-                return
-            clock.progressed(generating=self._parser.generating)
+            if found:
+                clock.progressed(generating=self._parser.generating)
+            self._rest(read_s)
         raise EngineLost("the engine ended its answer half way")
 
-    def _connect(self) -> None:
-        self._refuse_if_cancelled()
-        self._connection.connect()
-        with self._lock:
-            self._socket = self._connection.sock
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._refuse_if_cancelled()
+    def _feed(self, lines: list[bytes], come: list[Event]) -> bool:
+        """Add what the lines tell to `come`; whether the answer is over, and its connection given back."""
+        for line in lines:
+            if line != DONE:
+                come += self._parser.feed(_parsed(line))
+            if line == DONE or self._parser.stopped:
+                self._exchange.close()
+                come.append(self._parser.end())
+                return True
+        return False
 
-    def _response(self, clock: "_Clock") -> http.client.HTTPResponse:
+    def _rest(self, read_s: float) -> None:
+        if self._parser.generating:  # until then whoever waits for the first token would wait for this, too
+            time.sleep(max(0.0, read_s + self._rest_s - time.monotonic()))
+            self._refuse_if_cancelled()
+
+    def _ask(self, clock: "_Clock") -> None:
         """Headers come with the first progress, so waiting for them is waiting for the slot."""
-        self._set_timeout(clock.remaining_s())
-        self._connection.request("POST", CHAT_PATH, body=self._body, headers=self._headers)
-        self._answer = response = self._connection.getresponse()
-        if response.status != http.client.OK:
-            raise translated(response.status, response.read(ERROR_BODY_BYTES))
-        return response
+        self._refuse_if_cancelled()
+        self._exchange.connect(CONNECT_TIMEOUT_S)
+        self._refuse_if_cancelled()
+        self._exchange.ask(CHAT_PATH, self._headers, self._body, clock.remaining_s())
+        status = self._exchange.status(clock.remaining_s)
+        if status != http.client.OK:
+            raise translated(status, self._whole(clock))
 
-    def _set_timeout(self, seconds: float) -> None:
-        if self._socket is not None:
-            self._socket.settimeout(seconds)
+    def _whole(self, clock: "_Clock") -> bytes:
+        body = b""
+        while len(body) < ERROR_BODY_BYTES and (received := self._exchange.read(clock.remaining_s)):
+            body += received
+        return body
 
     def _refuse_if_cancelled(self) -> None:
         if self._cancelled:
             raise Cancelled("the request was cancelled")
-
-    def _close(self) -> None:
-        with self._lock:
-            if self._socket is not None:
-                _shut_down(self._socket)
-            self._socket = None
-        self._connection.close()
-        if self._answer is not None:
-            self._answer.close()  # it holds the socket open, whatever else still refers to it
 
 
 class _Clock:
@@ -214,22 +223,21 @@ class _Clock:
         return EngineTimeout("the engine was silent for too long; ask again")
 
 
-def _data_lines(
-    response: http.client.HTTPResponse, set_timeout: Callable[[float], None], clock: _Clock
-) -> Iterator[bytes]:
+class _DataLines:
     """The payloads of the event stream's data lines. An `error:` line of older engines comes as an error chunk."""
-    pending = b""
-    while True:
-        set_timeout(clock.remaining_s())
-        received = response.read1(READ_BYTES)
-        if not received:
-            return
-        *lines, pending = (pending + received).split(b"\n")
+
+    def __init__(self) -> None:
+        self._pending = b""
+
+    def feed(self, received: bytes) -> list[bytes]:
+        *lines, self._pending = (self._pending + received).split(b"\n")
+        found = []
         for line in lines:
             if line.startswith(b"data: "):
-                yield line[6:]
+                found.append(line[6:])
             elif line.startswith(b"error: "):
-                yield b'{"error":' + line[7:] + b"}"
+                found.append(b'{"error":' + line[7:] + b"}")
+        return found
 
 
 def _parsed(line: bytes) -> dict[str, Any]:
@@ -258,9 +266,3 @@ def translated(status: int, body: bytes) -> CorralError:
 def lost() -> EngineLost:
     """For a client's eyes too, after the last attempt: without the names of a library's classes."""
     return EngineLost("the connection to the engine broke; it has ended, or is about to be started again")
-
-
-def _shut_down(connected: socket.socket) -> None:
-    """Wakes a reader in another thread, which a mere close would leave blocked."""
-    with contextlib.suppress(OSError):
-        connected.shutdown(socket.SHUT_RDWR)

@@ -1,6 +1,5 @@
-"""Writing deltas: batched, never held too long, ended whatever happens, safe against a broker that goes away."""
+"""Writing deltas: in order, ended whatever happens, safe against a broker that goes away."""
 
-import contextlib
 import threading
 from collections.abc import Iterator
 from queue import Queue
@@ -20,7 +19,7 @@ from scheduler.contract import (
     TextDelta,
     decode_deltas,
 )
-from scheduler.stream import Append, Flusher, Writer
+from scheduler.stream import Append, Retries, Writer
 
 pytestmark = pytest.mark.unit
 
@@ -64,63 +63,51 @@ def pen() -> Pen:
 
 
 @pytest.fixture
-def slow() -> Iterator[Flusher]:
-    with Flusher(LONG_MS) as flusher:
-        yield flusher
-
-
-@pytest.fixture
-def fast(monkeypatch: pytest.MonkeyPatch) -> Iterator[Flusher]:
+def retries(monkeypatch: pytest.MonkeyPatch) -> Iterator[Retries]:
     monkeypatch.setattr(stream, "RETRY_S", 0.001)
-    with Flusher(1) as flusher:
-        yield flusher
+    with Retries() as retries:
+        yield retries
 
 
-def test_the_first_delta_goes_out_at_once(pen: Pen, slow: Flusher) -> None:
-    with Writer(pen, slow, JOB) as writer:
+def test_each_write_goes_out_at_once(pen: Pen, retries: Retries) -> None:
+    with Writer(pen, retries, JOB) as writer:
         writer.write(STARTED)
         assert pen.all() == [(1, [STARTED], "")]
+        assert writer.started == STARTED
+        writer.write(TextDelta("a"), TextDelta("b"))
+        assert pen.all() == [(2, [TextDelta("a"), TextDelta("b")], "")]
         writer.write(FINISHED)
+        assert pen.all() == [(3, [FINISHED], "done")]
+        assert writer.finished == FINISHED
 
 
-def test_the_first_text_does_not_wait_for_the_batch_time_of_the_start(pen: Pen, slow: Flusher) -> None:
-    with Writer(pen, slow, JOB) as writer:
-        writer.write(STARTED)
-        writer.write(TextDelta("first"))
-        assert pen.all() == [(1, [STARTED], ""), (2, [TextDelta("first")], "")]
+def test_what_is_held_travels_with_the_end(pen: Pen, retries: Retries) -> None:
+    with Writer(pen, retries, JOB) as writer:
+        writer.hold(STARTED, TextDelta("a"))
+        assert pen.all() == []
         writer.write(FINISHED)
+    assert pen.all() == [(1, [STARTED, TextDelta("a"), FINISHED], "done")]
 
 
-def test_what_comes_within_the_batch_time_travels_together_with_the_end(pen: Pen, slow: Flusher) -> None:
-    with Writer(pen, slow, JOB) as writer:
-        for delta in (STARTED, TextDelta("first"), TextDelta("a"), TextDelta("b"), FINISHED):
-            writer.write(delta)
-    assert pen.all()[2:] == [(3, [TextDelta("a"), TextDelta("b"), FINISHED], "done")]
-
-
-def test_a_delta_goes_out_after_the_batch_time_though_none_follows(pen: Pen, fast: Flusher) -> None:
-    with Writer(pen, fast, JOB) as writer:
-        writer.write(STARTED)
-        writer.write(TextDelta("first"))
-        writer.write(TextDelta("alone"))
-        came = [pen.next(), pen.next(), pen.next()]
-        assert [delta for _, deltas, _ in came for delta in deltas] == [STARTED, TextDelta("first"), TextDelta("alone")]
+def test_nothing_to_write_is_not_written(pen: Pen, retries: Retries) -> None:
+    with Writer(pen, retries, JOB) as writer:
+        writer.write()
         writer.write(FINISHED)
+    assert pen.all() == [(1, [FINISHED], "done")]
 
 
-def test_leaving_without_an_end_writes_failed_after_what_waited(pen: Pen, slow: Flusher) -> None:
-    with Writer(pen, slow, JOB) as writer:
+def test_leaving_without_an_end_writes_failed_after_what_was_held(pen: Pen, retries: Retries) -> None:
+    with Writer(pen, retries, JOB) as writer:
         writer.write(STARTED)
-        writer.write(TextDelta("first"))
-        writer.write(TextDelta("half"))
-    (_, (half, last), final) = pen.all()[2]
+        writer.hold(TextDelta("half"))
+    (_, (half, last), final) = pen.all()[1]
     assert half == TextDelta("half")
     assert isinstance(last, Failed)
     assert (last.code, final) == ("internal", "failed")
 
 
-def _end_with(pen: Pen, flusher: Flusher, error: BaseException) -> Failed:
-    with pytest.raises(type(error)), Writer(pen, flusher, JOB):
+def _end_with(pen: Pen, retries: Retries, error: BaseException) -> Failed:
+    with pytest.raises(type(error)), Writer(pen, retries, JOB):
         raise error
     _, (last,), final = pen.next()
     assert final == "failed"
@@ -128,40 +115,38 @@ def _end_with(pen: Pen, flusher: Flusher, error: BaseException) -> Failed:
     return last
 
 
-def test_our_own_errors_speak_to_the_client(pen: Pen, slow: Flusher) -> None:
-    assert _end_with(pen, slow, EngineLost("gone", retry_after_s=3)) == Failed("engine_lost", "gone", 3)
-    assert _end_with(pen, slow, WorkerLost("stopped")).code == "worker_lost"
-    assert _end_with(pen, slow, Cancelled("left")).code == "cancelled"
+def test_our_own_errors_speak_to_the_client(pen: Pen, retries: Retries) -> None:
+    assert _end_with(pen, retries, EngineLost("gone", retry_after_s=3)) == Failed("engine_lost", "gone", 3)
+    assert _end_with(pen, retries, WorkerLost("stopped")).code == "worker_lost"
+    assert _end_with(pen, retries, Cancelled("left")).code == "cancelled"
 
 
-def test_a_foreign_error_never_reaches_the_client(pen: Pen, slow: Flusher) -> None:
-    last = _end_with(pen, slow, KeyError("secret"))
+def test_a_foreign_error_never_reaches_the_client(pen: Pen, retries: Retries) -> None:
+    last = _end_with(pen, retries, KeyError("secret"))
     assert last.code == "internal"
     assert "secret" not in last.message
 
 
-def test_a_refused_write_raises_fenced_and_nothing_more_is_written(pen: Pen, slow: Flusher) -> None:
+def test_a_refused_write_raises_fenced_and_nothing_more_is_written(pen: Pen, retries: Retries) -> None:
     pen.stands = False
-    with pytest.raises(Fenced), Writer(pen, slow, JOB) as writer:
+    with pytest.raises(Fenced), Writer(pen, retries, JOB) as writer:
         writer.write(STARTED)
     assert pen.tries.qsize() == 1
 
 
-def test_a_write_refused_in_the_flusher_is_raised_by_the_next_one(pen: Pen, fast: Flusher) -> None:
-    writer = Writer(pen, fast, JOB)
+def test_a_write_that_is_refused_when_it_is_tried_again_is_raised_by_the_next_one(pen: Pen, retries: Retries) -> None:
+    writer = Writer(pen, retries, JOB)
+    pen.away = True
     writer.write(STARTED)
-    assert pen.tries.get(timeout=WAIT_S) == 1
-    pen.stands = False
-    with contextlib.suppress(Fenced):  # when the flusher is late, the very write is refused
-        writer.write(TextDelta("a"))
-    assert pen.tries.get(timeout=WAIT_S) == 2
-    with pytest.raises(Fenced):
+    pen.stands, pen.away = False, False
+    assert [pen.tries.get(timeout=WAIT_S) for _ in range(2)] == [1, 1]
+    with pytest.raises(Fenced):  # either by the second try, or by this write
         writer.write(FINISHED)
 
 
-def test_a_broker_that_is_away_for_a_while_costs_nothing(pen: Pen, fast: Flusher) -> None:
+def test_a_broker_that_is_away_for_a_while_costs_nothing(pen: Pen, retries: Retries) -> None:
     sent: list[Delta] = [STARTED, *[TextDelta(str(number)) for number in range(50)], FINISHED]
-    with Writer(pen, fast, JOB) as writer:
+    with Writer(pen, retries, JOB) as writer:
         for number, delta in enumerate(sent):
             pen.away = 10 <= number < 40
             writer.write(delta)
@@ -176,8 +161,10 @@ def test_a_broker_that_is_away_for_a_while_costs_nothing(pen: Pen, fast: Flusher
 
 
 @pytest.mark.parametrize("ended_well", [True, False])
-def test_an_end_that_the_broker_did_not_take_is_sent_when_it_is_back(pen: Pen, fast: Flusher, ended_well: bool) -> None:
-    with Writer(pen, fast, JOB) as writer:
+def test_an_end_that_the_broker_did_not_take_is_sent_when_it_is_back(
+    pen: Pen, retries: Retries, ended_well: bool
+) -> None:
+    with Writer(pen, retries, JOB) as writer:
         writer.write(STARTED)
         assert pen.next()[1] == [STARTED]
         pen.away = True
@@ -187,36 +174,35 @@ def test_an_end_that_the_broker_did_not_take_is_sent_when_it_is_back(pen: Pen, f
     assert pen.next()[2] == ("done" if ended_well else "failed")
 
 
-def test_a_broker_that_stays_away_ends_the_answer(pen: Pen, fast: Flusher, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_that_stays_away_ends_the_answer(pen: Pen, retries: Retries, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "BROKER_PATIENCE_S", 0)
     pen.away = True
-    with pytest.raises(BrokerDown), Writer(pen, fast, JOB) as writer:
+    with pytest.raises(BrokerDown), Writer(pen, retries, JOB) as writer:
         writer.write(STARTED)
 
 
-def test_a_job_whose_keys_have_run_out_is_given_up(pen: Pen, fast: Flusher, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_whose_keys_have_run_out_is_given_up(pen: Pen, retries: Retries, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "STREAM_LIFETIME_MS", -1)
     pen.away = True
-    with Writer(pen, fast, JOB) as writer:
+    with Writer(pen, retries, JOB) as writer:
         writer.write(FINISHED)
     assert pen.tries.qsize() == 1
 
 
-def test_many_writers_at_once_lose_and_mix_nothing() -> None:
+def test_many_writers_at_once_lose_and_mix_nothing(retries: Retries) -> None:
     pens = [Pen() for _ in range(20)]
 
     def run(pen: Pen) -> None:
-        with Writer(pen, flusher, JOB) as writer:
+        with Writer(pen, retries, JOB) as writer:
             for number in range(100):
                 writer.write(TextDelta(str(number)))
             writer.write(FINISHED)
 
-    with Flusher(1) as flusher:
-        threads = [threading.Thread(target=run, args=(pen,)) for pen in pens]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    threads = [threading.Thread(target=run, args=(pen,)) for pen in pens]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     for pen in pens:
         written = [delta for _, deltas, _ in pen.all() for delta in deltas]
         assert written == [*[TextDelta(str(number)) for number in range(100)], FINISHED]

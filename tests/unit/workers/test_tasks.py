@@ -30,7 +30,7 @@ from scheduler.contract import (
 )
 from scheduler.packing import pack
 from scheduler.policy.line import Cached, Rules
-from scheduler.stream import Append, Flusher
+from scheduler.stream import Append, Retries
 from workers.attempts import Attempts
 from workers.caches import Caches
 from workers.llama.client import End, Prompt
@@ -111,13 +111,29 @@ def chances(lines: Lines) -> Attempts:
 class Pen(Append):
     def __init__(self) -> None:
         self.written: list[Delta] = []
+        self.entries: list[int] = []  # how many deltas each has
         self.finals: list[str] = []
 
     def __call__(self, job: ClaimedJob, sequence: int, payload: bytes, final: str) -> bool:
-        assert (job.attempt, sequence) == (1, sequence)
-        self.written += decode_deltas(payload)
+        assert (job.attempt, sequence) == (1, len(self.entries) + 1)
+        deltas = decode_deltas(payload)
+        self.written += deltas
+        self.entries.append(len(deltas))
         self.finals += [final] if final else []
         return True
+
+
+class Said:
+    """What an engine says: each event by itself, those of a tuple together."""
+
+    def __init__(self, *events: object) -> None:
+        self._events = events
+
+    def together(self) -> Iterator[list[object]]:
+        for come in self._events:
+            if isinstance(come, Exception):
+                raise come
+            yield list(come) if isinstance(come, tuple) else [come]
 
 
 class Engine:
@@ -159,26 +175,18 @@ class Engine:
         return self.caches.meter.rates
 
     @contextmanager
-    def generation(
-        self, request: GenerationRequest, slot: int, waited_s: float, traceparent: str
-    ) -> Iterator[Iterator[object]]:
+    def generation(self, request: GenerationRequest, slot: int, waited_s: float, traceparent: str) -> Iterator["Said"]:
         assert (waited_s >= 0, traceparent) == (True, "")
         assert (request if self.asked is None else request.max_tokens, slot) == (self.asked or REQUEST, 0)
-        yield self._said()
-
-    def _said(self) -> Iterator[object]:
-        for event in self.events:
-            if isinstance(event, Exception):
-                raise event
-            yield event
+        yield Said(*self.events)
 
 
 def run(engine: Engine, lines: Lines | None = None, pen: Pen | None = None) -> Pen:
     pen = pen or Pen()
-    with Flusher(1) as flusher:
+    with Retries() as retries:
         lines = lines or Lines(BODY)
         serving = cast(Serving, cast(Any, engine))
-        work = Work(cast(Claims, lines), pen, flusher, Running(), serving, chances(lines))
+        work = Work(cast(Claims, lines), pen, retries, Running(), serving, chances(lines))
         work.generate("ticket", "me", 5)
     assert not any(slot.busy for slot in engine.caches.table.snapshot())
     return pen
@@ -218,6 +226,13 @@ def test_an_answer_goes_from_started_to_finished() -> None:
     assert pen.written[3] == Finished(StopReason.END_TURN, None, 10, 4, 2, 1, 1, "hash", 5)
     assert pen.finals == ["done"]
     assert [(slot.conversation, slot.tokens) for slot in engine.caches.table.snapshot()] == [("c", 12)]
+
+
+def test_what_the_engine_says_together_is_written_together_and_the_last_of_it_with_the_end() -> None:
+    a, b, c = map(TextDelta, "abc")
+    pen = run(Engine(prompt(), (a, b), a, (b, c, END)))
+    assert pen.written[1:6] == [a, b, a, b, c]
+    assert (pen.entries, pen.finals) == ([1, 2, 1, 3], ["done"])
 
 
 def test_a_ticket_for_an_empty_line_does_nothing() -> None:
@@ -275,8 +290,8 @@ def refused() -> EngineRefused:
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (KeyError("secret"), "_said"),
-        (ValueError("secret"), "_said"),
+        (KeyError("secret"), "together"),
+        (ValueError("secret"), "together"),
         (EngineLost("the connection to the engine broke"), "the connection to the engine broke"),
         (refused(), "400"),
     ],
@@ -311,10 +326,10 @@ def test_a_ticket_counts_as_work_from_before_its_claim() -> None:
             seen.append(running.wait_idle(0))
             return super().claim(slots, tickets, cached, token_ms)
 
-    with Flusher(1) as flusher:
+    with Retries() as retries:
         lines = Watching()
         serving = cast(Serving, cast(Any, Engine()))
-        work = Work(cast(Claims, lines), Pen(), flusher, running, serving, chances(lines))
+        work = Work(cast(Claims, lines), Pen(), retries, running, serving, chances(lines))
         work.generate("ticket", "me", 5)
     assert seen == [False]
     assert running.wait_idle(0)
@@ -325,9 +340,9 @@ def test_a_ticket_counts_as_work_from_before_its_claim() -> None:
 
 def work(engine: Engine, lines: Lines, running: Running | None = None) -> Pen:
     pen = Pen()
-    with Flusher(1) as flusher:
+    with Retries() as retries:
         serving = cast(Serving, cast(Any, engine))
-        made = Work(cast(Claims, lines), pen, flusher, running or Running(), serving, chances(lines))
+        made = Work(cast(Claims, lines), pen, retries, running or Running(), serving, chances(lines))
         made.generate("ticket", "me", 5)
     return pen
 
@@ -442,10 +457,10 @@ def test_a_broker_that_is_away_for_less_than_half_a_minute_costs_no_attempt(away
     lines, rested = Lines(BODY), list[float]()
     lines.attempts_left, lines.away = 1, away
     pen = Pen()
-    with Flusher(1) as flusher:
+    with Retries() as retries:
         attempts = Attempts(cast(Claims, lines), lambda job: lines.tickets.append(job.id), rested.append)
         serving = cast(Serving, cast(Any, Engine(prompt(), TextDelta("half"), EngineLost("gone"))))
-        Work(cast(Claims, lines), pen, flusher, Running(), serving, attempts).generate("ticket", "me", 5)
+        Work(cast(Claims, lines), pen, retries, Running(), serving, attempts).generate("ticket", "me", 5)
     assert (pen.finals, sum(rested)) == (finals, away / 2)
     assert lines.tickets == ([] if finals else ["job-0"])
 
@@ -532,14 +547,9 @@ class Forgetful(Engine):
         return True
 
     @contextmanager
-    def generation(
-        self, request: GenerationRequest, slot: int, waited_s: float, traceparent: str
-    ) -> Iterator[Iterator[object]]:
+    def generation(self, request: GenerationRequest, slot: int, waited_s: float, traceparent: str) -> Iterator[Said]:
         assert (slot, waited_s, traceparent) == (0, 0.0, "")  # its client has had its first token
-        if request.messages[-1].role == "assistant":
-            yield iter((prompt(), END))
-        else:
-            yield self._said()
+        yield Said(prompt(), END) if request.messages[-1].role == "assistant" else Said(*self.events)
 
 
 def made_again(temperature: float | None, *events: object) -> Pen:

@@ -98,8 +98,9 @@ def generation(
     pulse: Pulse | None = None,
     limits: Limits = UNLIMITED,
     waited_s: float = 0.0,
+    rest_s: float = 0.0,
 ) -> Iterator[Generation]:
-    client = EngineClient(peer.url, "secret", deadlines, pulse)
+    client = EngineClient(peer.url, "secret", deadlines, pulse, rest_s)
     rules = AnswerRules(context_tokens=100, stop_sequences=stops)
     with client.generate(b"the body", rules, limits, waited_s) as answer:
         yield answer
@@ -155,7 +156,7 @@ def test_a_left_answer_holds_no_socket_even_while_something_refers_to_it(headers
         with generation(peer) as answer:
             events = iter(answer)
             next(events)
-            connected = answer._socket
+            connected = answer._exchange._socket
             assert connected is not None
             if cancelled:
                 answer.cancel()
@@ -198,9 +199,17 @@ def test_cancelled_while_reading() -> None:
 
 
 def test_after_a_cancel_nothing_that_is_already_here_comes_out() -> None:
-    with engine(sends(OK, chunked(PROGRESS + HELLO + HELLO))) as peer, generation(peer) as answer:
-        events = iter(answer)
-        next(events)
+    more = threading.Event()
+
+    def script(connection: socket.socket) -> None:
+        connection.sendall(OK + chunked(PROGRESS))
+        assert more.wait(10)
+        connection.sendall(chunked(HELLO))
+
+    with engine(script) as peer, generation(peer) as answer:
+        events = answer.together()
+        assert next(events) == [Prompt(9, 4)]
+        more.set()
         answer.cancel()
         with pytest.raises(Cancelled):
             next(events)
@@ -338,3 +347,47 @@ def test_comment_lines_are_no_progress() -> None:
 
     with engine(comments) as peer, generation(peer, Deadlines(0.1, 30, 30)) as answer, pytest.raises(EngineTimeout):
         list(answer)
+
+
+def test_what_came_together_is_given_out_together_and_ahead_of_an_error() -> None:
+    sent = OK + chunked(PROGRESS + HELLO + HELLO + b'data: {"error":{"code":400,"message":"out"}}\n\n')
+    with engine(sends(sent)) as peer, generation(peer) as answer:
+        events = answer.together()
+        assert next(events) == [Prompt(9, 4), TextDelta("hello"), TextDelta("hello")]
+        with pytest.raises(EngineRefused):
+            next(events)
+
+
+def test_tokens_that_follow_fast_are_read_together_and_the_first_is_not_kept_waiting() -> None:
+    """The engine sends the next tokens only when the first was given out, and all of them before it is read again."""
+    first, rest = threading.Event(), threading.Event()
+
+    def script(connection: socket.socket) -> None:
+        connection.sendall(OK + chunked(PROGRESS, HELLO))
+        assert first.wait(10)
+        for _ in range(3):
+            connection.sendall(chunked(HELLO))
+        connection.sendall(chunked(LAST, DONE))
+        rest.set()
+
+    with engine(script) as peer, generation(peer, rest_s=0.3) as answer:
+        events = answer.together()
+        come = next(events)
+        while TextDelta("hello") not in come:
+            come = next(events)
+        first.set()
+        assert rest.wait(10)
+        *tokens, end = next(events)
+        assert (tokens, type(end)) == ([TextDelta("hello")] * 3, End)
+
+
+def test_a_cancel_while_it_rests_ends_it() -> None:
+    with engine(sends(OK + chunked(PROGRESS, HELLO))) as peer, generation(peer, rest_s=0.1) as answer:
+        events = answer.together()
+        while TextDelta("hello") not in next(events):
+            pass
+        canceller = threading.Timer(0, answer.cancel)
+        canceller.start()
+        with pytest.raises(Cancelled):
+            next(events)
+        canceller.join()

@@ -1,0 +1,101 @@
+"""One HTTP exchange with the engine, over a connection of its own.
+
+Owns: connecting, asking, giving out all that has come of the answer at once, and ending it from another thread.
+Never: deadlines (whoever reads says for how long), the meaning of a byte of the answer's body.
+
+A token loop reads thousands of small chunks: httptools takes as many as have come from one read, where `http.client`
+takes three calls for each. Each answer has a connection of its own: closing it is what frees the engine's slot, and a
+fresh one cannot meet the engine's close of a kept one.
+"""
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable, Mapping
+
+from httptools import HttpParserError, HttpResponseParser
+
+__all__ = ["Exchange", "HttpParserError"]
+
+READ_BYTES = 65536
+
+
+class Exchange:
+    """One request and its answer; for one thread, but for `shut_down`. What breaks is an OSError or HttpParserError."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._address = (host, port)
+        self._lock = threading.Lock()
+        self._socket: socket.socket | None = None
+        self._parser = HttpResponseParser(self)
+        self._has_head = False
+        self._complete = False
+        self._come: list[bytes] = []
+
+    def connect(self, timeout_s: float) -> None:
+        """Raises OSError."""
+        connected = socket.create_connection(self._address, timeout_s)
+        with self._lock:
+            self._socket = connected
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def ask(self, path: str, headers: Mapping[str, str], body: bytes, left_s: float) -> None:
+        """Send the request, for `left_s` seconds at most."""
+        host, port = self._address
+        head = {"Host": f"{host}:{port}", "Content-Length": str(len(body)), **headers}
+        lines = [f"POST {path} HTTP/1.1", *(f"{name}: {value}" for name, value in head.items()), "", ""]
+        connected = self._connected()
+        connected.settimeout(left_s)
+        connected.sendall("\r\n".join(lines).encode("latin-1") + body)
+
+    def status(self, left_s: Callable[[], float]) -> int:
+        """The answer's status, once its head has come; `left_s` is asked before each wait how long it may be."""
+        while not self._has_head:
+            self._receive(left_s())
+        return int(self._parser.get_status_code())
+
+    def read(self, left_s: Callable[[], float]) -> bytes:
+        """All of the body that has come since the last call, waiting for the first of it; b"" at its end."""
+        while not self._come and not self._complete:
+            self._receive(left_s())
+        come, self._come = self._come, []
+        return b"".join(come)
+
+    def shut_down(self) -> None:
+        """From any thread: wake the reader, which a mere close would leave blocked."""
+        with self._lock:
+            if self._socket is not None:
+                with contextlib.suppress(OSError):
+                    self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Give the connection back; the engine stops working for it."""
+        self.shut_down()
+        with self._lock:
+            if self._socket is not None:
+                self._socket.close()
+            self._socket = None
+
+    def _connected(self) -> socket.socket:
+        if self._socket is None:
+            raise ConnectionError("not connected")
+        return self._socket
+
+    def _receive(self, left_s: float) -> None:
+        connected = self._connected()
+        connected.settimeout(left_s)
+        received = connected.recv(READ_BYTES)
+        if not received:
+            raise ConnectionError("closed before its end")
+        self._parser.feed_data(received)
+
+    # --- called by the parser -----------------------------------------------------------------------------------------
+
+    def on_headers_complete(self) -> None:
+        self._has_head = True
+
+    def on_body(self, body: bytes) -> None:
+        self._come.append(body)
+
+    def on_message_complete(self) -> None:
+        self._complete = True
