@@ -4,6 +4,9 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from itertools import pairwise
+from time import monotonic
+from typing import Any
 
 import pytest
 from redis import RedisError
@@ -13,7 +16,7 @@ from infra import keys
 from infra.redis_client import READ_TIMEOUT_S, async_client
 from scheduler import scripts
 from scheduler.contract import Delta, TextDelta, encode_deltas
-from scheduler.follow import Feed, Follower
+from scheduler.follow import APART_S, Feed, Follower
 from tests.doubles.broker import Broker
 
 pytestmark = pytest.mark.integration
@@ -22,6 +25,7 @@ API = "api-of-test"
 WAIT_S = 20
 STREAMS = 300
 ENTRIES = 10
+CLOCK_SLACK_S = 0.001  # an event loop rounds its timers to a millisecond
 
 
 @asynccontextmanager
@@ -73,6 +77,25 @@ async def test_three_hundred_streams_share_one_connection_and_lose_nothing(broke
             assert await read(feed, ENTRIES) == texts(*range(1, ENTRIES + 1))
             assert await feed.take(0) == []
     assert follower.followed == 0
+
+
+async def test_entries_that_come_one_upon_the_other_are_read_together(broker: Broker) -> None:
+    """No two reads begin sooner after each other than APART_S, however many entries come meanwhile."""
+    async with following(broker.url) as (follower, client), follower.follow("stream") as feed:
+        asked_s: list[float] = []
+        xread = follower._reader.xread
+
+        async def counted(*given: Any, **named: Any) -> Any:
+            asked_s.append(monotonic())
+            return await xread(*given, **named)
+
+        follower._reader.xread = counted  # type: ignore[method-assign]
+        for number in range(1, 501):
+            await write(client, "stream", number)
+        assert await read(feed, 500) == texts(*range(1, 501))
+    apart = [later - earlier for earlier, later in pairwise(asked_s)]
+    assert len(apart) > 1
+    assert min(apart) >= APART_S - CLOCK_SLACK_S
 
 
 async def test_a_stream_joins_in_the_middle_of_a_blocking_read(broker: Broker) -> None:
