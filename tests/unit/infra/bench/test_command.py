@@ -24,6 +24,7 @@ def main() -> None:
 HELD = """
 import os
 import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background lets its children ignore it
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
 os.kill(os.getpid(), signal.SIGINT)
 """
