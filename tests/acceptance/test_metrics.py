@@ -1,15 +1,18 @@
 """What Prometheus is told is what the log line of each request says, with few labels."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from infra.observability import metrics
-from tests.acceptance.conftest import running
+from tests.acceptance.conftest import StartCluster, running
 from tests.acceptance.wire import occupied, waiting
+from tests.doubles import scripted_model
 from tests.doubles.cluster import Cluster
+from tests.doubles.scripted_model import Script
 from tests.doubles.services import wait_for
 
 pytestmark = pytest.mark.acceptance
@@ -90,6 +93,26 @@ def test_a_slot_that_changes_hands_is_counted_without_a_port_of_the_workers_own(
     for agent in ("one", "another"):
         cluster.messages("say 3 words", headers={"x-agent-id": agent})
     wait_for(lambda: value(scraped(cluster), "worker_evictions_total", worker="w1") >= before + 1, "an eviction")
+
+
+def test_what_a_real_engine_guessed_and_what_of_it_was_right_is_told(
+    start_cluster: StartCluster, model_path: Callable[[Script], Path]
+) -> None:
+    """The prompt holds the words of the answer, so whoever guesses from what was said before is right."""
+    model, settings = model_path(scripted_model.long_text(200)), {"engine_args": "--spec-type ngram-simple"}
+    cluster = start_cluster(workers=1, slots=1, context_tokens=2048, engine="embedded", model=model, settings=settings)
+    answer = cluster.messages(" ".join(f"step{number:04}" for number in range(1, 201)), max_tokens=200).json()
+    assert answer["usage"]["output_tokens"] == 200
+
+    def told() -> Samples | None:
+        found = scraped(cluster)
+        return found if value(found, "worker_drafted_tokens_total", worker="w1") else None
+
+    found = wait_for(told, "the worker to tell of its guesses")
+    drafted, right = (
+        value(found, f"worker_{name}_tokens_total", worker="w1") for name in ("drafted", "accepted_draft")
+    )
+    assert 100 < right <= drafted < 400
 
 
 def test_labels_are_few_and_name_no_agent(cluster: Cluster) -> None:
