@@ -180,13 +180,7 @@ class Work:
         last: Finished | None = None
         try:
             for events in generation.together():
-                told = [turn.resumed.outward(self._outward(turn, event)) for event in events]
-                deltas = [delta for delta in told if delta is not None]
-                if deltas and isinstance(end := deltas[-1], Finished):
-                    last = end
-                    answer.hold(*deltas[:-1])  # what came with the end travels with it
-                else:
-                    answer.write(*deltas)
+                last = self._told(turn, events, answer)
         except PromptTooLong as error:  # whoever refused it, the client is told the same maximum
             if (full := turn.resumed.at_window_end(self._serving)) is not None:
                 return full
@@ -194,6 +188,26 @@ class Work:
         except EngineGarbled:
             turn.slot.held = None  # whatever it comes from may lie in the cache: that is not saved
             raise
+        return last
+
+    def _told(self, turn: "_Turn", events: list[Event], answer: Writer) -> Finished | None:
+        """Write what came together. The end is returned; what came with it travels with it."""
+        deltas: list[Delta] = []
+        last: Finished | None = None
+        try:
+            for event in events:
+                delta = turn.resumed.outward(self._outward(turn, event))
+                if isinstance(delta, Finished):
+                    last = delta
+                elif delta is not None:
+                    deltas.append(delta)
+        except CorralError:
+            answer.hold(*deltas)  # whatever becomes of the answer, this was said
+            raise
+        if last is None:
+            answer.write(*deltas)
+        else:
+            answer.hold(*deltas)
         return last
 
     def _outward(self, turn: "_Turn", event: Event) -> Delta:

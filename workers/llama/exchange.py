@@ -18,6 +18,7 @@ from httptools import HttpParserError, HttpResponseParser
 __all__ = ["Exchange", "HttpParserError"]
 
 READ_BYTES = 65536
+OK = 200  # below it an answer says that the answer is still to come
 
 
 class Exchange:
@@ -27,10 +28,9 @@ class Exchange:
         self._address = (host, port)
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
-        self._parser = HttpResponseParser(self)
-        self._has_head = False
-        self._complete = False
-        self._come: list[bytes] = []
+        self._come = _Come()
+        self._parser = HttpResponseParser(self._come)
+        self._broken: HttpParserError | None = None
 
     def connect(self, timeout_s: float) -> None:
         """Raises OSError."""
@@ -50,16 +50,15 @@ class Exchange:
 
     def status(self, left_s: Callable[[], float]) -> int:
         """The answer's status, once its head has come; `left_s` is asked before each wait how long it may be."""
-        while not self._has_head:
+        while not self._has_head():
             self._receive(left_s())
         return int(self._parser.get_status_code())
 
     def read(self, left_s: Callable[[], float]) -> bytes:
         """All of the body that has come since the last call, waiting for the first of it; b"" at its end."""
-        while not self._come and not self._complete:
+        while not self._come.body and not self._is_complete():
             self._receive(left_s())
-        come, self._come = self._come, []
-        return b"".join(come)
+        return self._come.take()
 
     def shut_down(self) -> None:
         """From any thread: wake the reader, which a mere close would leave blocked."""
@@ -81,21 +80,43 @@ class Exchange:
             raise ConnectionError("not connected")
         return self._socket
 
+    def _has_head(self) -> bool:
+        return self._come.heads > 0 and int(self._parser.get_status_code()) >= OK
+
+    def _is_complete(self) -> bool:
+        return self._has_head() and self._come.ends == self._come.heads
+
     def _receive(self, left_s: float) -> None:
+        if self._broken is not None:
+            raise self._broken
         connected = self._connected()
         connected.settimeout(left_s)
         received = connected.recv(READ_BYTES)
         if not received:
             raise ConnectionError("closed before its end")
-        self._parser.feed_data(received)
+        try:
+            self._parser.feed_data(received)
+        except HttpParserError as error:
+            self._broken = error  # raised when what came ahead of it was given out
 
-    # --- called by the parser -----------------------------------------------------------------------------------------
+
+class _Come:
+    """What the parser has found: its callbacks. Apart from `Exchange`, or the two would keep each other alive."""
+
+    def __init__(self) -> None:
+        self.heads = 0
+        self.ends = 0
+        self.body: list[bytes] = []
+
+    def take(self) -> bytes:
+        body, self.body = self.body, []
+        return b"".join(body)
 
     def on_headers_complete(self) -> None:
-        self._has_head = True
+        self.heads += 1
 
     def on_body(self, body: bytes) -> None:
-        self._come.append(body)
+        self.body.append(body)
 
     def on_message_complete(self) -> None:
-        self._complete = True
+        self.ends += 1

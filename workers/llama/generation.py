@@ -7,11 +7,12 @@ A fast engine gives a token each millisecond or two. To wake for each costs more
 reads the answer rests a little, and takes all that has come at once.
 """
 
+import contextlib
 import http.client
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import inf
+from time import monotonic, sleep
 from types import TracebackType
 from typing import Any
 
@@ -37,6 +38,7 @@ CONNECT_TIMEOUT_S = 5.0
 ERROR_BODY_BYTES = 65536
 LOADING_STATUS = 503
 DONE = b"[DONE]"
+LONGEST_LINE_BYTES = 8 * 2**20
 TIMER_SLACK_S = 0.005  # a socket may give up a little early
 
 Event = Prompt | TextDelta | ThinkingDelta | ToolCall | End
@@ -100,7 +102,8 @@ class Generation:
         self._pulse.end(heard=self._heard)
 
     def cancel(self) -> None:
-        """From any thread, at any time: the iteration raises Cancelled at once, and the engine stops."""
+        """From any thread, at any time: the engine stops at once, and the iteration raises Cancelled, after its rest at
+        most."""
         self._cancelled = True  # first: whoever connects just now looks at it afterwards
         self._exchange.shut_down()
 
@@ -132,7 +135,7 @@ class Generation:
         self._ask(clock)
         lines = _DataLines()
         while received := self._exchange.read(clock.remaining_s):
-            read_s = time.monotonic()
+            read_s = monotonic()
             self._refuse_if_cancelled()
             found = lines.feed(received)
             if found:
@@ -163,8 +166,10 @@ class Generation:
         return False
 
     def _rest(self, read_s: float) -> None:
-        if self._parser.generating:  # until then whoever waits for the first token would wait for this, too
-            time.sleep(max(0.0, read_s + self._rest_s - time.monotonic()))
+        """Not ahead of the first token, nor between the last one and the end, which somebody waits for."""
+        if self._parser.generating and not self._parser.finished:
+            left_s = self._clock.remaining_s() / 2  # what came meanwhile must still be read in time
+            sleep(max(0.0, min(read_s + self._rest_s - monotonic(), left_s)))
             self._refuse_if_cancelled()
 
     def _ask(self, clock: "_Clock") -> None:
@@ -179,8 +184,9 @@ class Generation:
 
     def _whole(self, clock: "_Clock") -> bytes:
         body = b""
-        while len(body) < ERROR_BODY_BYTES and (received := self._exchange.read(clock.remaining_s)):
-            body += received
+        with contextlib.suppress(ConnectionError):  # a body without a length ends with its connection
+            while len(body) < ERROR_BODY_BYTES and (received := self._exchange.read(clock.remaining_s)):
+                body += received
         return body
 
     def _refuse_if_cancelled(self) -> None:
@@ -193,13 +199,13 @@ class _Clock:
 
     def __init__(self, deadlines: Deadlines) -> None:
         self._deadlines = deadlines
-        now = time.monotonic()
+        now = monotonic()
         self._last_moment = now + deadlines.answer_s
         self._silent_until = now + deadlines.first_token_s
         self._client_waits_until = now + deadlines.client_first_token_s
 
     def progressed(self, *, generating: bool) -> None:
-        now = time.monotonic()
+        now = monotonic()
         allowed = self._deadlines.between_tokens_s if generating else self._deadlines.first_token_s
         self._silent_until = now + allowed
         if generating:
@@ -208,14 +214,14 @@ class _Clock:
     def remaining_s(self) -> float:
         """Time left to the next deadline, above zero. Raises EngineTimeout, DeadlinePassed or TooSlow when it has
         passed."""
-        remaining = min(self._silent_until, self._last_moment, self._client_waits_until) - time.monotonic()
+        remaining = min(self._silent_until, self._last_moment, self._client_waits_until) - monotonic()
         if remaining <= 0:
             raise self.passed()
         return remaining
 
     def passed(self) -> CorralError:
         """What it means that nothing came in time: only the engine's silence is worth another attempt."""
-        now = time.monotonic() + TIMER_SLACK_S
+        now = monotonic() + TIMER_SLACK_S
         if self._client_waits_until <= now:
             return TooSlow("the next token did not come in the time that the request allows; ask again")
         if self._last_moment <= now:
@@ -231,6 +237,8 @@ class _DataLines:
 
     def feed(self, received: bytes) -> list[bytes]:
         *lines, self._pending = (self._pending + received).split(b"\n")
+        if len(self._pending) > LONGEST_LINE_BYTES:
+            raise EngineLost("the engine sent a line without an end")
         found = []
         for line in lines:
             if line.startswith(b"data: "):

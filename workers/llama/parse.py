@@ -89,6 +89,11 @@ class ChunkParser:
         """The first token has come."""
         return self._content_chunks > 0
 
+    @property
+    def finished(self) -> bool:
+        """The last token has come; only figures follow."""
+        return self._finish_reason is not None
+
     def feed(self, chunk: Chunk) -> Sequence[Event]:
         """The events of one chunk, in order.
 

@@ -26,7 +26,6 @@ pytestmark = pytest.mark.unit
 JOB = ClaimedJob("job", 1, 5, "agent", "conversation", Kind.MAIN, 0, False, b"")
 STARTED = Started("w", 0, 1, 0, 1, 0)
 FINISHED = Finished(StopReason.END_TURN, None, 1, 0, 1, 1, 1, "h", 1)
-LONG_MS = 1_000_000  # a batch time that never passes by itself
 WAIT_S = 10
 
 Written = tuple[int, list[Delta], str]

@@ -24,6 +24,7 @@ from scheduler.contract import (
     StopReason,
     TextBlock,
     TextDelta,
+    ThinkingDelta,
     Tool,
     ToolCall,
     decode_deltas,
@@ -541,7 +542,10 @@ CALLED = replace(END, stop_reason=StopReason.TOOL_USE, output_tokens=9)
 
 
 class Forgetful(Engine):
-    """It ends at once after the beginning of an answer, and knows the whole one when it is asked from the start."""
+    """It ends at once after the beginning of an answer, and knows the whole one when it is asked from the start.
+    `together`: it says all that in one piece."""
+
+    together = False
 
     def ends_with(self, _: GenerationRequest, __: str) -> bool:
         return True
@@ -549,18 +553,30 @@ class Forgetful(Engine):
     @contextmanager
     def generation(self, request: GenerationRequest, slot: int, waited_s: float, traceparent: str) -> Iterator[Said]:
         assert (slot, waited_s, traceparent) == (0, 0.0, "")  # its client has had its first token
-        yield Said(prompt(), END) if request.messages[-1].role == "assistant" else Said(*self.events)
+        events = (prompt(), END) if request.messages[-1].role == "assistant" else self.events
+        yield Said(events) if self.together else Said(*events)
 
 
-def made_again(temperature: float | None, *events: object) -> Pen:
+def made_again(temperature: float | None, *events: object, together: bool = False) -> Pen:
     hello = Message(role="user", content=(TextBlock(text="hello"),))
     bash = Tool(name="Bash", input_schema={"type": "object"})
     asked = GenerationRequest(model="m", messages=(hello,), max_tokens=100, tools=(bash,), temperature=temperature)
     lines = Lines(pack(asked).body)
     lines.said = [*TOLD]
-    pen = run(Forgetful(*events), lines)
+    engine = Forgetful(*events)
+    engine.together = together
+    pen = run(engine, lines)
     assert len(lines.settled) == 1
     return pen
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_what_was_said_ahead_of_a_failure_is_told_though_they_came_together(together: bool) -> None:
+    """The attempt that led nowhere has begun, and says so; and what of the next one stands ahead of its failure."""
+    pen = made_again(0, prompt(), TextDelta("I look."), END, together=together)
+    assert [type(delta) for delta in pen.written] == [Started, Finished]
+    pen = made_again(0, prompt(), ThinkingDelta("hm"), TextDelta("other"), END, together=together)
+    assert [type(delta) for delta in pen.written] == [Started, ThinkingDelta, Failed]
 
 
 @pytest.mark.parametrize("end", [(END,), (ToolCall("t", "Bash", "{}"), CALLED)], ids=["text", "call"])

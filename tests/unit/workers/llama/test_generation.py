@@ -4,6 +4,7 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from infra.errors import (
     TooSlow,
 )
 from scheduler.contract import Limits, StopReason, TextDelta
-from workers.llama.client import UNLIMITED, AnswerRules, Deadlines, End, EngineClient, Generation, Prompt
+from workers.llama.client import UNLIMITED, AnswerRules, Deadlines, End, EngineClient, Event, Generation, Prompt
 from workers.llama.pulse import Pulse
 
 pytestmark = pytest.mark.unit
@@ -199,17 +200,19 @@ def test_cancelled_while_reading() -> None:
 
 
 def test_after_a_cancel_nothing_that_is_already_here_comes_out() -> None:
-    more = threading.Event()
+    more, sent = threading.Event(), threading.Event()
 
     def script(connection: socket.socket) -> None:
         connection.sendall(OK + chunked(PROGRESS))
         assert more.wait(10)
         connection.sendall(chunked(HELLO))
+        sent.set()
 
     with engine(script) as peer, generation(peer) as answer:
         events = answer.together()
         assert next(events) == [Prompt(9, 4)]
         more.set()
+        assert sent.wait(10)
         answer.cancel()
         with pytest.raises(Cancelled):
             next(events)
@@ -358,36 +361,116 @@ def test_what_came_together_is_given_out_together_and_ahead_of_an_error() -> Non
             next(events)
 
 
-def test_tokens_that_follow_fast_are_read_together_and_the_first_is_not_kept_waiting() -> None:
-    """The engine sends the next tokens only when the first was given out, and all of them before it is read again."""
-    first, rest = threading.Event(), threading.Event()
+class Rests:
+    """Takes the place of `sleep`: notes for how long it should have slept, and does what was asked for meanwhile."""
+
+    def __init__(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        self.asked_s: list[float] = []
+        self.meanwhile = meanwhile
+
+    def __call__(self, seconds: float) -> None:
+        self.asked_s.append(seconds)
+        self.meanwhile()
+
+
+def test_what_comes_while_it_rests_is_read_together_and_neither_first_token_nor_end_wait_for_a_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    turn = threading.Semaphore(0)
+    sent = threading.Semaphore(0)
 
     def script(connection: socket.socket) -> None:
-        connection.sendall(OK + chunked(PROGRESS, HELLO))
-        assert first.wait(10)
-        for _ in range(3):
-            connection.sendall(chunked(HELLO))
-        connection.sendall(chunked(LAST, DONE))
-        rest.set()
+        connection.sendall(OK)
+        for payload in (PROGRESS, HELLO, HELLO + HELLO + HELLO, LAST, DONE):
+            assert turn.acquire(timeout=10)
+            connection.sendall(chunked(payload))
+            sent.release()
 
-    with engine(script) as peer, generation(peer, rest_s=0.3) as answer:
+    def go_on() -> None:
+        turn.release()
+        assert sent.acquire(timeout=10)
+
+    rests = Rests(go_on)
+    monkeypatch.setattr("workers.llama.generation.sleep", rests)
+    with engine(script) as peer, generation(peer, rest_s=7) as answer:
         events = answer.together()
-        come = next(events)
-        while TextDelta("hello") not in come:
-            come = next(events)
-        first.set()
-        assert rest.wait(10)
-        *tokens, end = next(events)
-        assert (tokens, type(end)) == ([TextDelta("hello")] * 3, End)
+        turn.release()
+        assert next(events) == [Prompt(9, 4)]
+        turn.release()
+        assert next(events) == [TextDelta("hello")]
+        assert rests.asked_s == []
+        assert next(events) == [TextDelta("hello")] * 3
+        assert [0 < asked_s <= 7 for asked_s in rests.asked_s] == [True]
+        turn.release()  # for the one after LAST, which nobody rests after
+        assert [type(event) for event in next(events)] == [End]
+    assert len(rests.asked_s) == 2
 
 
-def test_a_cancel_while_it_rests_ends_it() -> None:
-    with engine(sends(OK + chunked(PROGRESS, HELLO))) as peer, generation(peer, rest_s=0.1) as answer:
-        events = answer.together()
-        while TextDelta("hello") not in next(events):
-            pass
-        canceller = threading.Timer(0, answer.cancel)
-        canceller.start()
+def test_it_rests_for_half_of_what_its_limits_leave_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    rests = Rests()
+    monkeypatch.setattr("workers.llama.generation.sleep", rests)
+    with engine(sends(OK + chunked(PROGRESS, HELLO))) as peer:  # noqa: SIM117
+        with generation(peer, limits=Limits(between_tokens_s=0.05), rest_s=7) as answer, pytest.raises(TooSlow):
+            list(answer)
+    assert [0 < asked_s <= 0.025 for asked_s in rests.asked_s] == [True]
+
+
+def test_a_cancel_while_it_rests_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with engine(sends(OK + chunked(PROGRESS, HELLO))) as peer, generation(peer, rest_s=1) as answer:
+        rests = Rests(answer.cancel)
+        monkeypatch.setattr("workers.llama.generation.sleep", rests)
         with pytest.raises(Cancelled):
-            next(events)
-        canceller.join()
+            list(answer)
+    assert len(rests.asked_s) == 1
+
+
+def test_a_cancel_while_it_connects_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    connect = socket.create_connection
+
+    def cancelling(*given: Any) -> socket.socket:
+        connected = connect(*given)
+        answer.cancel()
+        return connected
+
+    with engine(sends()) as peer, generation(peer) as answer:
+        monkeypatch.setattr("workers.llama.exchange.socket.create_connection", cancelling)
+        with pytest.raises(Cancelled):
+            list(answer)
+        answer._exchange.close()
+        assert peer.left.wait(10)
+    assert peer.request == b""
+
+
+def test_an_answer_that_is_announced_is_waited_for() -> None:
+    announced = threading.Event()
+
+    def script(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+        announced.set()
+        connection.sendall(OK + chunked(PROGRESS, HELLO, LAST, DONE))
+
+    with engine(script) as peer, generation(peer) as answer:
+        assert [type(event) for event in answer] == [Prompt, TextDelta, End]
+    assert announced.is_set()
+
+
+def test_a_refusal_whose_body_ends_with_the_connection_is_one_all_the_same() -> None:
+    told = b'HTTP/1.1 400 X\r\nConnection: close\r\n\r\n{"error":{"message":"bad","code":400}}'
+    with engine(sends(told, then_closes=True)) as peer, generation(peer) as answer:  # noqa: SIM117
+        with pytest.raises(EngineRefused, match="bad"):
+            list(answer)
+
+
+def test_what_came_ahead_of_a_broken_chunk_is_given_out() -> None:
+    with engine(sends(OK + chunked(PROGRESS, HELLO) + b"no chunk\r\n")) as peer, generation(peer) as answer:
+        come: list[Event] = []
+        with pytest.raises(EngineLost):
+            come.extend(answer)
+    assert come == [Prompt(9, 4), TextDelta("hello")]
+
+
+def test_a_line_without_an_end_means_the_engine_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workers.llama.generation.LONGEST_LINE_BYTES", 1000)
+    with engine(sends(OK + chunked(b"data: " + b"x" * 2000))) as peer, generation(peer) as answer:  # noqa: SIM117
+        with pytest.raises(EngineLost, match="a line without an end"):
+            list(answer)
