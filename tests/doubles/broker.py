@@ -73,6 +73,11 @@ class Broker:
     def flush(self) -> None:
         self.client.flushall()
 
+    def messages_sent(self) -> int:
+        """How many messages Celery has put into any list; a ticket may be popped and held at once."""
+        stats: dict[str, dict[str, int]] = self.client.info("commandstats")
+        return stats.get("cmdstat_lpush", {}).get("calls", 0)
+
     def limit_memory(self, limit_bytes: int) -> None:
         """Refuse every write that needs memory while more is used; 0: no limit."""
         self.client.config_set("maxmemory", limit_bytes)

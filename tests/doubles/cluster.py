@@ -58,7 +58,8 @@ class Cluster:
     manager; leaving it fails the test if a process is left.
 
     `settings` are setting names as in corral.toml (`queue_limit=2`), for every part; `standin` variables go to the
-    stand-in engine of every worker. Each worker is w1, w2, ... unless added by name.
+    stand-in engine of every worker. Each worker is w1, w2, ... unless added by name. `killed_at_end` ends all of them
+    by kill -9, where a test looks at no shutdown.
     """
 
     def __init__(
@@ -76,10 +77,12 @@ class Cluster:
         api_count: int = 1,
         one_port: bool = False,
         worker_module: str = "workers.app",
+        killed_at_end: bool = False,
     ) -> None:
         self.folder = folder
         self.broker_url = broker_url
         self.worker_module = worker_module
+        self.last_signal = signal.SIGKILL if killed_at_end else signal.SIGTERM
         self.engine = engine
         self.first_workers = [f"w{number}" for number in range(1, workers + 1)]
         self.model = model or empty_model(folder)
@@ -137,9 +140,9 @@ class Cluster:
         children = [*self.workers.values(), *self.apis]
         for child in children:
             child.send(signal.SIGCONT)
-            child.send(signal.SIGTERM)
+            child.send(self.last_signal)
         for child in children:
-            child.stop()
+            child.stop(self.last_signal)
         return end_leftovers(self.mark)
 
     # --- addresses and answers ----------------------------------------------------------------------------------

@@ -124,7 +124,8 @@ class Answering:
                 break
             self.predicted += 1
             self.slot.decoded = self.predicted
-            await pace.reach_past(self.table.moving, self.predicted)
+            if not self.table.in_hurry(self.slot):
+                await pace.reach_past(self.table.moving, self.predicted)
             cut = self._heard(delta)
             yield self._chunk(delta)
             if cut:

@@ -4,7 +4,7 @@ Owns: the HTTP side (keep-alive, streams, hang-ups, errors) and the routes. The 
 starts in a moment. What it says is in `standin_script`, its slots and pace are in `standin_slots`.
 Never: a model. Tokens are words.
 
-SIGUSR1 breaks all of its connections.
+SIGUSR1 breaks all of its connections. SIGUSR2 has the answers of this moment said to their end at once.
 
 Run as `python -m tests.doubles.standin_engine -m FILE --port N -np SLOTS -c TOKENS`; other flags are taken and ignored.
 Key from LLAMA_API_KEY or --api-key. Variables, all optional:
@@ -271,10 +271,11 @@ async def main() -> None:
     environment = dict(os.environ)
     options = _options(sys.argv[1:])
     engine = Engine(options, environment)
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGUSR2, engine.table.hurry)  # before its number is in the log
     _note_start(engine, environment)
     if engine.starts() <= int(environment.get("STANDIN_DIE_WHILE_LOADING", "0")):
         sys.exit(f"error: failed to load model '{engine.model}'")
-    loop = asyncio.get_running_loop()
     tasks: set[asyncio.Task[None]] = set()
     writers: weakref.WeakSet[asyncio.StreamWriter] = weakref.WeakSet()
 

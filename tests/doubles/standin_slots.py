@@ -58,6 +58,7 @@ class SlotTable:
         self.frozen = False
         self.leaked: list[bytes] = []
         self.tasks = itertools.count()
+        self.hurried_tasks = 0
         self.prompt_total = 0
         self.predicted_total = 0
 
@@ -76,6 +77,13 @@ class SlotTable:
             return None
         told = f"request ({tokens} tokens) exceeds the available context size ({self.n_ctx} tokens), try increasing it"
         return Refusal(400, told, "exceed_context_size_error", (("n_prompt_tokens", tokens), ("n_ctx", self.n_ctx)))
+
+    def hurry(self) -> None:
+        """The answers that are being said now are said to their end at once; later ones at their own pace."""
+        self.hurried_tasks = next(self.tasks) + 1
+
+    def in_hurry(self, slot: Slot) -> bool:
+        return slot.task < self.hurried_tasks
 
     async def stand_still(self, seconds: float) -> None:
         """Nothing else is computed for so long, as while the real engine moves a file."""

@@ -134,6 +134,19 @@ def test_a_signal_ends_every_connection_and_not_the_engine(start: Starter) -> No
     assert engine.healthy()
 
 
+def test_a_signal_hurries_the_answers_of_this_moment_and_no_later_one(start: Starter) -> None:
+    engine = start(decode_tokens_per_s=1)
+    with opened(engine, "say 2000 words", id_slot=0) as hurried:
+        lines = hurried.iter_lines()
+        assert next(lines)  # it has begun
+        engine.child.send(signal.SIGUSR2)
+        assert "".join(lines).count('"content": "') == 2000
+    with opened(engine, "say 2000 words", id_slot=1) as later:
+        lines = later.iter_lines()
+        assert next(lines)
+        assert busy(engine)[1]
+
+
 def test_failing_in_mid_stream_is_an_error_event(start: Starter) -> None:
     with opened(start(), "fail after 2 tokens") as stream:
         text = stream.read().decode()

@@ -5,9 +5,11 @@ Never: starts a process.
 """
 
 import json
+import os
+import signal
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -148,6 +150,21 @@ def outcomes(cluster: Cluster, worker: str = "w1") -> list[str]:
 
 def engine_pid(cluster: Cluster, worker: str = "w1") -> int:
     return int([entry for entry in cluster.engine_requests(worker) if entry["event"] == "start"][-1]["pid"])
+
+
+def hurry(cluster: Cluster, worker: str = "w1") -> None:
+    """What the engine of `worker` is saying now is said to its end at once."""
+    os.kill(engine_pid(cluster, worker), signal.SIGUSR2)
+
+
+def hurry_on(cluster: Cluster, worker: str, streams: "Sequence[Stream]") -> None:
+    """`worker` is hurried until these answers have ended, some of which may have to wait for a slot there."""
+
+    def ended() -> bool:
+        hurry(cluster, worker)
+        return all(stream.answer.done() for stream in streams)
+
+    wait_for(ended, f"the answers of {worker} to end", 60)
 
 
 def text_of(answer: httpx.Response) -> str:

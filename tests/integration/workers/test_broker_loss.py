@@ -48,14 +48,17 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
         Broker(folder / "first", keeps=True) as first,
         Broker(folder / "second") as second,
         Proxy(first.port) as proxy,
-        Cluster(folder / "cluster", proxy.url, workers=2, slots=1) as cluster,
+        Cluster(folder / "cluster", proxy.url, workers=2, slots=1, killed_at_end=True) as cluster,
     ):
         yield House(cluster, proxy, first, second)
 
 
-def last(seconds: int) -> None:
-    """How long a trouble lasts is its subject; nothing is measured by it."""
-    subprocess.run(["sleep", str(seconds)], check=True)
+@contextmanager
+def lasting(seconds: float) -> Iterator[None]:
+    """How long a trouble lasts at least is its subject, beside what is asked meanwhile; nothing is measured by it."""
+    ends_s = time.monotonic() + seconds
+    yield
+    subprocess.run(["sleep", str(max(0.0, ends_s - time.monotonic()))], check=True)
 
 
 # --- the troubles ---------------------------------------------------------------------------------------------------
@@ -89,8 +92,8 @@ def flushed(house: House) -> Iterator[None]:
 def frozen(house: House) -> Iterator[None]:
     house.first.freeze()
     try:
-        yield
-        last(11)
+        with lasting(15):
+            yield
     finally:
         house.first.thaw()
 
@@ -99,8 +102,8 @@ def frozen(house: House) -> Iterator[None]:
 def cut_off(house: House) -> Iterator[None]:
     house.proxy.cut()
     try:
-        yield
-        last(2)
+        with lasting(2):
+            yield
     finally:
         house.proxy.mend()
 
@@ -109,8 +112,8 @@ def cut_off(house: House) -> Iterator[None]:
 def held_up(house: House) -> Iterator[None]:
     house.proxy.hold()
     try:
-        yield
-        last(4)
+        with lasting(6):
+            yield
     finally:
         house.proxy.mend()
 
@@ -119,8 +122,8 @@ def held_up(house: House) -> Iterator[None]:
 def full(house: House) -> Iterator[None]:
     house.first.limit_memory(1)
     try:
-        yield
-        last(7)  # longer than a lease lives
+        with lasting(7):  # longer than a lease lives
+            yield
     finally:
         house.first.limit_memory(0)
 
@@ -177,9 +180,10 @@ def test_a_broker_that_is_lost_for_a_while_costs_no_answer(house: House, trouble
     with Asking(cluster) as asking:
         streams = [asking.stream(MADE, f"{trouble.__name__}-{number}") for number in range(2)]
         assert all(stream.first_text.wait(30) for stream in streams)
+        before_ticket = house.first.messages_sent()
         queued = asking.ask("say 3 words", f"{trouble.__name__}-queued")
         wait_for(lambda: cluster.status()["waiting"] == 1, "the job to wait")
-        last(1)  # its ticket is laid right after its record
+        wait_for(lambda: house.first.messages_sent() > before_ticket, "its ticket")
         with trouble(house):
             if trouble is not flushed:
                 refuses(house)

@@ -15,6 +15,8 @@ from tests.doubles.services import wait_for
 from tests.integration.workers.clients import (
     Asking,
     Stream,
+    hurry,
+    hurry_on,
     line,
     running,
     text_of,
@@ -25,9 +27,14 @@ from tests.integration.workers.clients import (
 )
 
 pytestmark = pytest.mark.integration
-LONG = "say 60 words at 15 tokens/s"
-LONGER = "say 150 words at 12 tokens/s"
+LONG = "say 400 words"
 ENDLESS_S = 60.0
+
+
+def house(folder: Path, broker: Broker, workers: int = 2, **settings: object) -> Cluster:
+    """Its engines take 40 s for a LONG answer: it ends when they are hurried."""
+    pace = {"decode_tokens_per_s": 10}
+    return Cluster(folder, broker.url, workers=workers, slots=1, settings=settings, standin=pace, killed_at_end=True)
 
 
 def drain(cluster: Cluster, worker: str, timeout_s: float) -> httpx.Response:
@@ -38,32 +45,51 @@ def undrain(cluster: Cluster, worker: str) -> httpx.Response:
     return cluster.http.delete(f"/v1/workers/{worker}/drain")
 
 
-def whole(stream: Stream, count: int = 60) -> bool:
+def whole(stream: Stream) -> bool:
     """The client saw one answer, from its first word to its end."""
     stream.answer.result()
     starts = [event["type"] for event in stream.events].count("message_start")
-    return (stream.text, stream.last, starts) == (words(count), "message_stop", 1)
+    return (stream.text, stream.last, starts) == (words(400), "message_stop", 1)
+
+
+class Heard:
+    """What commands have said so far."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+        self._said = ""
+        self.warned = ""
+
+    def said(self) -> str:
+        told = self._capsys.readouterr()
+        self._said += told.out
+        self.warned += told.err
+        return self._said
 
 
 def test_a_drained_worker_ends_its_answers_hands_over_its_line_and_works_again_when_taken_back(
     tmp_path: Path, broker: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with Cluster(tmp_path, broker.url, workers=2, slots=1) as cluster, Asking(cluster) as asking:
+    with house(tmp_path, broker) as cluster, Asking(cluster) as asking:
         command.drain("w2", ENDLESS_S, url=cluster.url)
-        ending = asking.stream(LONGER, "ending")
+        ending = asking.stream(LONG, "ending")
         assert ending.first_text.wait(30)
         queued = [asking.ask("say 3 words", f"queued-{number}") for number in range(3)]
         wait_line(cluster, 3)
         command.undrain("w2", url=cluster.url)
-        command.drain("w1", ENDLESS_S, url=cluster.url)
+        draining = asking.pool.submit(command.drain, "w1", ENDLESS_S, cluster.url)
+        assert [answer.result().headers["x-corral-worker"] for answer in queued] == ["w2"] * 3
+        heard = Heard(capsys)
+        wait_for(lambda: "w1: 1 answer running" in heard.said(), "the command to tell of the answer")
+        assert cluster.worker_states() == {"w1": "draining", "w2": "ready"}
+        assert not ending.answer.done()
+        hurry(cluster)
+        draining.result()
         assert cluster.worker_states() == {"w1": "drained", "w2": "ready"}
         assert (line(cluster), running(cluster), sum(tickets(cluster))) == (0, 0, 0)
-        assert [answer.result().headers["x-corral-worker"] for answer in queued] == ["w2"] * 3
-        assert whole(ending, 150)
-        told = capsys.readouterr()
-        assert "w1: 1 answer running" in told.out
-        assert "w1 is drained. Stop it, or take it back with `corral undrain w1`" in told.out
-        assert told.err == ""
+        assert whole(ending)
+        assert "w1 is drained. Stop it, or take it back with `corral undrain w1`" in heard.said()
+        assert heard.warned == ""
         assert cluster.messages("say 3 words").headers["x-corral-worker"] == "w2"
         command.drain("w1", ENDLESS_S, url=cluster.url)  # once more changes nothing
         command.undrain("w1", url=cluster.url)
@@ -76,8 +102,8 @@ def test_answers_longer_than_the_drain_go_on_elsewhere_however_often_that_happen
     tmp_path: Path, broker: Broker
 ) -> None:
     """It is the house that moves them, so it is no attempt of theirs that failed."""
-    with Cluster(tmp_path, broker.url, workers=2, slots=1) as cluster, Asking(cluster) as asking:
-        cut = asking.stream("say 100 words at 8 tokens/s", "cut")
+    with house(tmp_path, broker) as cluster, Asking(cluster) as asking:
+        cut = asking.stream(LONG, "cut")
         assert cut.first_text.wait(30)
         here, there = ("w1", "w2") if running(cluster, "w1") else ("w2", "w1")
         for _ in range(MOST_ATTEMPTS + 1):
@@ -87,7 +113,8 @@ def test_answers_longer_than_the_drain_go_on_elsewhere_however_often_that_happen
             assert undrain(cluster, here).status_code == httpx.codes.OK
             cluster.wait_worker(here, "ready")
             here, there = there, here
-        assert whole(cut, 100)
+        hurry_on(cluster, here, [cut])
+        assert whole(cut)
         request = cluster.wait_log(lambda line: line.get("event") == "request")
         assert (request["attempt"], request["outcome"]) == (MOST_ATTEMPTS + 2, "done")
 
@@ -95,7 +122,7 @@ def test_answers_longer_than_the_drain_go_on_elsewhere_however_often_that_happen
 def test_where_no_other_worker_is_left_it_is_said_and_what_waits_goes_on_when_it_is_taken_back(
     tmp_path: Path, broker: Broker, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with Cluster(tmp_path, broker.url, workers=1, slots=1) as cluster, Asking(cluster) as asking:
+    with house(tmp_path, broker, workers=1) as cluster, Asking(cluster) as asking:
         cut = asking.stream(LONG, "cut")
         assert cut.first_text.wait(30)
         queued = asking.ask("say 3 words", "queued")
@@ -109,12 +136,13 @@ def test_where_no_other_worker_is_left_it_is_said_and_what_waits_goes_on_when_it
         assert "drained or being stopped" in refused.json()["error"]["message"]
         assert "retry-after" in refused.headers
         command.undrain("w1", url=cluster.url)
+        hurry_on(cluster, "w1", [cut])
         assert text_of(queued.result()) == words(3)
         assert whole(cut)
 
 
 def test_a_drain_outlives_a_crash_and_ends_with_the_worker(tmp_path: Path, broker: Broker) -> None:
-    with Cluster(tmp_path, broker.url, workers=2, slots=1) as cluster:
+    with house(tmp_path, broker, lease_lifetime_s=3) as cluster:
         drain(cluster, "w1", 5)
         cluster.wait_worker("w1", "drained")
         cluster.kill_worker("w1")
@@ -134,7 +162,7 @@ def pid_of(cluster: Cluster, name: str) -> int:
 def test_an_unknown_worker_is_refused_by_name_and_whoever_watches_hears_that_one_was_taken_back(
     tmp_path: Path, broker: Broker
 ) -> None:
-    with Cluster(tmp_path, broker.url, workers=2, slots=1) as cluster, Asking(cluster) as asking:
+    with house(tmp_path, broker) as cluster, Asking(cluster) as asking:
         unknown = "worker: w9 is not known; there are w1, w2"
         with pytest.raises(NotFound, match=unknown):
             command.drain("w9", url=cluster.url)
@@ -153,4 +181,5 @@ def test_an_unknown_worker_is_refused_by_name_and_whoever_watches_hears_that_one
         command.undrain(busy, url=cluster.url)
         with pytest.raises(CorralError, match=f"{busy} was taken back"):
             watching.result()
+        hurry(cluster, busy)
         assert whole(stream)

@@ -15,6 +15,7 @@ from tests.integration.workers.clients import (
     Asking,
     Stream,
     engine_pid,
+    hurry,
     line,
     outcomes,
     running,
@@ -27,12 +28,20 @@ from tests.integration.workers.clients import (
 
 pytestmark = pytest.mark.integration
 
-LONG = "say 80 words at 10 tokens/s"
-WHOLE = words(80)
+LONG = "say 200 words"
+WHOLE = words(200)
+SLOW = {"decode_tokens_per_s": 10}
+FAST = 500
+LEASE_S = 3.0
+FROZEN_S = 8
+LOOKED_AFTER_S = 3  # after a freeze: more than one sweep of the API
 
 
 def one_slot(folder: Path, broker: Broker, **settings: object) -> Cluster:
-    return Cluster(folder, broker.url, workers=1, slots=1, settings=settings)
+    """Its one worker takes 20 s for a LONG answer: it is in the middle of it whatever happens meanwhile. Whoever comes
+    after it may be FAST."""
+    settings = {"lease_lifetime_s": LEASE_S, **settings}
+    return Cluster(folder, broker.url, workers=1, slots=1, settings=settings, standin=SLOW, killed_at_end=True)
 
 
 def told_once(stream: Stream, whole: str) -> None:
@@ -56,7 +65,7 @@ def test_a_killed_workers_queued_jobs_move_and_its_running_one_goes_on_elsewhere
         assert cut.first_text.wait(30)
         queued = [asking.ask("say 3 words", f"queued-{number}") for number in range(4)]
         wait_line(cluster, 4)
-        cluster.add_worker("w2")
+        cluster.add_worker("w2", decode_tokens_per_s=FAST)
         cluster.kill_worker("w1")
         assert [text_of(answer.result()) for answer in queued] == [words(3)] * 4
         assert {answer.result().headers["x-corral-worker"] for answer in queued} == {"w2"}
@@ -66,13 +75,15 @@ def test_a_killed_workers_queued_jobs_move_and_its_running_one_goes_on_elsewhere
         assert (line(cluster), running(cluster), sum(tickets(cluster))) == (0, 0, 0)
 
 
-@pytest.mark.parametrize("text", ["slow start 2s say 3 words", "say 3 words at 1 tokens/s"])
-def test_a_whole_answer_that_was_cut_is_given_whole(tmp_path: Path, broker: Broker, text: str) -> None:
-    with one_slot(tmp_path, broker) as cluster, Asking(cluster) as asking:
+@pytest.mark.parametrize(("text", "pace"), [("slow start 2s say 3 words", 10), ("say 3 words", 0.2)])
+def test_a_whole_answer_that_was_cut_is_given_whole(tmp_path: Path, broker: Broker, text: str, pace: float) -> None:
+    cluster = one_slot(tmp_path, broker)
+    cluster.standin["decode_tokens_per_s"] = pace
+    with cluster, Asking(cluster) as asking:
         cut = asking.ask(text, "cut")
         wait_running(cluster, 1)
         wait_for(lambda: list(cluster.redis.scan_iter("corral:stream:*")), "its first word")
-        cluster.start_worker("w2")
+        cluster.start_worker("w2", decode_tokens_per_s=FAST)
         cluster.kill_worker("w1")
         answer = cut.result()
         assert text_of(answer) == words(3)
@@ -123,33 +134,35 @@ def test_a_killed_worker_that_comes_back_serves_its_own_line(tmp_path: Path, bro
         queued = [asking.ask("say 3 words", f"queued-{number}") for number in range(3)]
         wait_line(cluster, 3)
         cluster.kill_worker("w1")
-        cluster.start_worker("w1")
+        cluster.start_worker("w1", decode_tokens_per_s=FAST)
         assert [text_of(answer.result()) for answer in queued] == [words(3)] * 3
         told_once(cut, WHOLE)
 
 
-def tickets_sent(cluster: Cluster) -> int:
-    """How many messages Celery has put into any list of this broker; a ticket may be popped and held at once."""
-    stats: dict[str, dict[str, int]] = cluster.redis.info("commandstats")
-    return stats.get("cmdstat_lpush", {}).get("calls", 0)
-
-
 def test_a_frozen_broker_kills_nobody_and_costs_no_answer(tmp_path: Path, own_broker: Broker) -> None:
-    with Cluster(tmp_path, own_broker.url, workers=2, slots=1) as cluster, Asking(cluster) as asking:
-        streams = [asking.stream("say 100 words at 8 tokens/s", f"agent-{number}") for number in range(2)]
+    cluster = Cluster(tmp_path, own_broker.url, workers=2, slots=1, standin=SLOW, killed_at_end=True)
+    with cluster, Asking(cluster) as asking:
+        streams = [asking.stream("say 400 words", f"agent-{number}") for number in range(2)]
         assert all(stream.first_text.wait(30) for stream in streams)
-        before = tickets_sent(cluster)
+        before = own_broker.messages_sent()
         queued = asking.ask("say 3 words", "queued")
         wait_for(lambda: line(cluster, "w1") + line(cluster, "w2") == 1, "the job to wait")
         # A broker that freezes between the record and the ticket takes none: that request is refused, and rightly.
-        wait_for(lambda: tickets_sent(cluster) > before, "its ticket")
+        wait_for(lambda: own_broker.messages_sent() > before, "its ticket")
         own_broker.freeze()
+        said = max(len(stream.text.split()) for stream in streams)
         # The freeze itself is the subject: longer than a lease, measured by nothing.
-        subprocess.run(["sleep", "8"], check=True)
+        subprocess.run(["sleep", str(FROZEN_S)], check=True)
         own_broker.thaw()
+        meanwhile = said + 10 * (FROZEN_S + LOOKED_AFTER_S)
+        for stream in streams:
+            wait_for(lambda stream=stream: len(stream.text.split()) > meanwhile, "words of after the freeze")  # type: ignore[misc]
+        assert not any(stream.answer.done() for stream in streams)
+        for worker in cluster.workers:
+            hurry(cluster, worker)
         for stream in streams:
             stream.answer.result()
-            assert (stream.text, stream.last) == (words(100), "message_stop")
+            assert (stream.text, stream.last) == (words(400), "message_stop")
         assert text_of(queued.result()) == words(3)
         log = "".join(path.read_text() for path in cluster.folder.glob("api*.log"))
         assert "job_lost_with_worker" not in log
@@ -171,15 +184,18 @@ def test_a_worker_that_is_stopped_ends_its_answers_hands_over_its_line_and_exits
     tmp_path: Path, broker: Broker
 ) -> None:
     with one_slot(tmp_path, broker, drain_s=20) as cluster, Asking(cluster) as asking:
-        ending = asking.stream("say 80 words at 10 tokens/s", "ending")
+        ending = asking.stream(LONG, "ending")
         assert ending.first_text.wait(30)
         queued = [asking.ask("say 3 words", f"queued-{number}") for number in range(3)]
         wait_line(cluster, 3)
-        cluster.add_worker("w2")
-        assert cluster.stop_worker("w1") == 0
+        cluster.add_worker("w2", decode_tokens_per_s=FAST)
+        cluster.workers["w1"].send(signal.SIGTERM)
         assert [answer.result().headers["x-corral-worker"] for answer in queued] == ["w2"] * 3
+        assert not ending.answer.done()
+        hurry(cluster)
         ending.answer.result()
-        assert (ending.text, ending.last) == (words(80), "message_stop")
+        assert (ending.text, ending.last) == (WHOLE, "message_stop")
+        assert cluster.stop_worker("w1") == 0
         cluster.wait_worker("w1", "gone")
 
 
@@ -191,7 +207,7 @@ def test_a_worker_that_leaves_at_once_loses_nothing_of_its_line(tmp_path: Path, 
         queued = asking.ask("slow start 1s say 3 words", "queued")
         wait_line(cluster, 1)
         os.kill(engine_pid(cluster), signal.SIGKILL)
-        cluster.start_worker("w2")
+        cluster.start_worker("w2", decode_tokens_per_s=FAST)
         cluster.stop_worker("w1")
         assert text_of(queued.result()) == words(3)
         told_once(cut, WHOLE)
@@ -201,7 +217,7 @@ def test_answers_longer_than_the_drain_go_on_elsewhere(tmp_path: Path, broker: B
     with one_slot(tmp_path, broker, drain_s=1) as cluster, Asking(cluster) as asking:
         cut = asking.stream(LONG, "cut")
         assert cut.first_text.wait(30)
-        cluster.add_worker("w2")
+        cluster.add_worker("w2", decode_tokens_per_s=FAST)
         assert cluster.stop_worker("w1") == 0
         told_once(cut, WHOLE)
         assert attempt_of(cluster, "cut")["worker"] == "w2"
@@ -214,7 +230,7 @@ def test_an_answer_that_is_cut_by_the_drain_of_the_only_worker_waits_for_the_nex
         cut = asking.stream(LONG, "cut")
         assert cut.first_text.wait(30)
         assert cluster.stop_worker("w1") == 0
-        cluster.start_worker("w2")
+        cluster.start_worker("w2", decode_tokens_per_s=FAST)
         told_once(cut, WHOLE)
 
 
@@ -240,6 +256,8 @@ def test_a_worker_whose_process_hangs_may_go_on_with_its_own_job_when_it_comes_b
         os.kill(cluster.workers["w1"].pid, signal.SIGSTOP)
         wait_line(cluster, 1)
         os.kill(cluster.workers["w1"].pid, signal.SIGCONT)
+        wait_attempt(cluster, 2)
+        hurry(cluster)
         told_once(cut, WHOLE)
         assert attempt_of(cluster, "cut")["attempt"] == 2
         cluster.wait_worker("w1", "ready")
