@@ -16,6 +16,7 @@ from tests.integration.workers.clients import (
     Stream,
     engine_pid,
     hurry,
+    hurry_on,
     line,
     outcomes,
     running,
@@ -257,7 +258,7 @@ def test_a_worker_whose_process_hangs_may_go_on_with_its_own_job_when_it_comes_b
         wait_line(cluster, 1)
         os.kill(cluster.workers["w1"].pid, signal.SIGCONT)
         wait_attempt(cluster, 2)
-        hurry(cluster)
+        hurry_on(cluster, "w1", [cut])
         told_once(cut, WHOLE)
         assert attempt_of(cluster, "cut")["attempt"] == 2
         cluster.wait_worker("w1", "ready")
