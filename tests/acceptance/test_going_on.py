@@ -23,6 +23,7 @@ from tests.doubles.scripted_model import Script
 pytestmark = pytest.mark.acceptance
 
 LONG = scripts.long_text(1500)
+SOON = {"lease_lifetime_s": 3, "lease_renew_s": 0.5}  # that a dead worker is found matters here, not after how long
 Kill = Callable[[Cluster, str], None]
 
 
@@ -31,8 +32,14 @@ def long(tmp_path_factory: pytest.TempPathFactory, model_path: Callable[[Script]
     """Two workers on the real engine that answer with 1,500 words."""
     folder = tmp_path_factory.mktemp("going-on") / "0"
     options: dict[str, Any] = {"engine": "embedded", "context_tokens": WINDOW_TOKENS, "workers": 2, "slots": 2}
-    with running(folder, model=model_path(LONG), **options) as cluster:
+    with running(folder, model=model_path(LONG), settings=SOON, **options) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="module")
+def undisturbed(long: Cluster) -> dict[str, Any]:
+    """What those answer when nothing dies."""
+    return ask(long, user("go"), max_tokens=20_000)
 
 
 def kill_worker(cluster: Cluster, name: str) -> None:
@@ -52,10 +59,12 @@ def restart(cluster: Cluster) -> None:
     """Both workers are ready again.
 
     One whose engine was killed starts anew: its own pause grows with each of these failures, until it rests as sick.
+    What it said last goes with it, or it would be taken for ready, and sent requests, until its lease has run out.
     """
     for name, state in cluster.worker_states().items():
         if name not in cluster.stopped and state != "ready":
             cluster.kill_worker(name)
+            cluster.redis.delete(f"corral:lease:{name}")
     for name in tuple(cluster.stopped):
         cluster.start_worker(name)
     cluster.wait_ready(2)
@@ -89,8 +98,8 @@ def cut(
 
 @pytest.mark.parametrize("kill", [kill_worker, kill_engine, forget])
 @pytest.mark.parametrize("after", [1, 7, 30])
-def test_the_client_sees_one_whole_answer(long: Cluster, kill: Kill, after: int) -> None:
-    whole = ask(long, user("go"), max_tokens=20_000)
+def test_the_client_sees_one_whole_answer(long: Cluster, undisturbed: dict[str, Any], kill: Kill, after: int) -> None:
+    whole = undisturbed
     events, headers = cut(long, kill, after)
     restart(long)
     assert text_of(events) == text_of(whole)
@@ -135,7 +144,7 @@ TWO_CALLS = 'at 4 tokens/s\ncall Bash {"command": "a"}\ncall Bash {"command": "b
 @pytest.fixture(scope="module")
 def shapes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Two workers on the stand-in."""
-    with running(tmp_path_factory.mktemp("shapes") / "0", workers=2, slots=2) as cluster:
+    with running(tmp_path_factory.mktemp("shapes") / "0", workers=2, slots=2, settings=SOON) as cluster:
         yield cluster
 
 
@@ -162,20 +171,20 @@ def attempts(cluster: Cluster, headers: httpx.Headers) -> int:
 
 @pytest.mark.parametrize("kill", [kill_worker, kill_engine, forget])
 def test_an_answer_that_was_cut_in_its_thoughts_is_thought_once(shapes: Cluster, kill: Kill) -> None:
-    events, headers = cut(shapes, kill, 2, user("think then say 6 words at 3 tokens/s"), temperature=0)
+    events, headers = cut(shapes, kill, 2, user("think then say 4 words at 3 tokens/s"), temperature=0)
     restart(shapes)
     assert "".join(delta["thinking"] for delta in deltas(events, "thinking_delta")) == "First I think about it."
-    assert (text_of(events), stop_of(events)) == (words(6), ("end_turn", None))
+    assert (text_of(events), stop_of(events)) == (words(4), ("end_turn", None))
     assert (count_of(events, "thinking"), count_of(events, "text")) == (1, 1)
-    assert events[-2]["usage"]["output_tokens"] == 11
+    assert events[-2]["usage"]["output_tokens"] == 9
     assert attempts(shapes, headers) == (11 if kill is forget else 2)
 
 
 def test_an_answer_that_was_cut_after_its_thoughts_goes_on_in_its_text(shapes: Cluster) -> None:
-    events, _ = cut(shapes, kill_engine, 8, user("think then say 12 words at 4 tokens/s"))
+    events, _ = cut(shapes, kill_engine, 8, user("think then say 9 words at 4 tokens/s"))
     restart(shapes)
     assert "".join(delta["thinking"] for delta in deltas(events, "thinking_delta")) == "First I think about it."
-    assert (text_of(events), stop_of(events)) == (words(12), ("end_turn", None))
+    assert (text_of(events), stop_of(events)) == (words(9), ("end_turn", None))
     assert (count_of(events, "thinking"), count_of(events, "text")) == (1, 1)
 
 
@@ -203,16 +212,16 @@ def test_a_call_that_was_being_written_is_written_again(shapes: Cluster) -> None
 def test_a_cut_inside_of_what_looks_like_one_sign_has_no_seam(shapes: Cluster) -> None:
     whole = text_of(ask(shapes, user("split emoji")))
     for after in (2, 3, 6):
-        events, _ = cut(shapes, kill_engine, after, user("split emoji at 3 tokens/s"))
+        events, _ = cut(shapes, kill_engine, after, user("split emoji at 4 tokens/s"))
         restart(shapes)
         assert (text_of(events), stop_of(events)) == (whole, ("end_turn", None))
 
 
 def test_the_limit_counts_what_was_told_before_the_cut(shapes: Cluster) -> None:
-    events, _ = cut(shapes, kill_engine, 4, user("say 40 words at 5 tokens/s"), max_tokens=15)
+    events, _ = cut(shapes, kill_engine, 4, user("say 40 words at 5 tokens/s"), max_tokens=11)
     restart(shapes)
-    assert (text_of(events), stop_of(events)) == (words(15), ("max_tokens", None))
-    assert events[-2]["usage"]["output_tokens"] == 15
+    assert (text_of(events), stop_of(events)) == (words(11), ("max_tokens", None))
+    assert events[-2]["usage"]["output_tokens"] == 11
 
 
 @pytest.mark.parametrize("after", [2, 4, 5])
@@ -225,18 +234,18 @@ def test_a_stop_sequence_is_met_wherever_the_cut_is(shapes: Cluster, after: int)
 
 
 def test_a_beginning_that_the_client_gave_and_what_was_told_are_one(shapes: Cluster) -> None:
-    asked = (user("say 20 words at 5 tokens/s"), assistant("w1 w2"))
+    asked = (user("say 13 words at 5 tokens/s"), assistant("w1 w2"))
     events, _ = cut(shapes, kill_engine, 4, *asked)
     restart(shapes)
-    assert (text_of(events).strip(), stop_of(events)) == (words(20, first=3), ("end_turn", None))
+    assert (text_of(events).strip(), stop_of(events)) == (words(13, first=3), ("end_turn", None))
 
 
 def test_everybody_who_shares_an_answer_that_is_cut_hears_all_of_it(shapes: Cluster) -> None:
-    asked = user("say 30 words at 5 tokens/s, shared")
+    asked = user("say 22 words at 5 tokens/s, shared")
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(cut, shapes, kill_engine, 12, asked, temperature=0)
         second = pool.submit(cut, shapes, kill_engine, 0, asked, temperature=0)
         told = [first.result(), second.result()]
     restart(shapes)
-    assert [text_of(events) for events, _ in told] == [words(30)] * 2
+    assert [text_of(events) for events, _ in told] == [words(22)] * 2
     assert [headers.get("x-corral-shared") for _, headers in told].count("1") == 1

@@ -21,6 +21,7 @@ from tests.doubles.cluster import Cluster
 WORDS = 2000
 MODEL = scripts.long_text(WORDS)
 MOST_TOKENS = 20_000
+SOON = {"lease_lifetime_s": 3, "lease_renew_s": 0.5}  # that a dead worker is found matters here, not after how long
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,8 @@ class Kill:
 @contextmanager
 def house_for_kills(folder: Path) -> Iterator[House]:
     """Two workers on the real engine that answer with 2,000 words."""
-    with house_in(folder, engine="embedded", model=scripts.write(MODEL, folder.parent), slots=2) as house:
+    model = scripts.write(MODEL, folder.parent)
+    with house_in(folder, engine="embedded", model=model, slots=2, settings=SOON) as house:
         yield house
 
 

@@ -5,11 +5,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.acceptance.conftest import WINDOW_TOKENS
 from tests.chaos.house import House
+from tests.chaos.kills import SOON
 from tests.chaos.run import house_in
 from tests.doubles import scripted_model as scripts
 from tests.doubles.claude import ClaudeCode
@@ -24,8 +26,8 @@ COMMAND = f"echo ran >> turns; [ $(grep -c ran turns) -lt {TURNS} ] || echo corr
 CALL = scripts.call("Bash", {"command": COMMAND, "description": "one step"})
 LOOP = Script(
     "loop-until-told",
-    " ".join(f"end{number:04}" for number in range(1, 1001)),
-    f"{scripts.long_text(1000).answer}\n{CALL}",
+    " ".join(f"end{number:04}" for number in range(1, 601)),
+    f"{scripts.long_text(600).answer}\n{CALL}",
     told=(LAST,),
 )
 POLL_S = 0.01
@@ -57,8 +59,9 @@ def killing_each_worker_that_answers(house: House) -> Iterator[list[str]]:
 
 def test_the_session_ends_right_and_its_tool_ran_as_often_as_scripted(tmp_path: Path, claude: ClaudeCode) -> None:
     model = scripts.write(LOOP, tmp_path)
+    options: dict[str, Any] = {"engine": "embedded", "slots": 2, "context_tokens": WINDOW_TOKENS, "settings": SOON}
     with (
-        house_in(tmp_path / "0", engine="embedded", model=model, slots=2, context_tokens=WINDOW_TOKENS) as house,
+        house_in(tmp_path / "0", model=model, **options) as house,
         killing_each_worker_that_answers(house) as hit,
     ):
         outcome = claude.run("Please begin.", url=house.url, agent="struck", workspace="struck", timeout_s=150)

@@ -13,7 +13,7 @@ from tests.doubles.services import wait_for
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(300)]
 
-ANSWERS = 500
+ANSWERS = 300
 PACES = (300, 500)
 SOME = ANSWERS * 4 // 5  # one of each answer would be more
 LOOKS = 30  # a few seconds: the last connections and hung-up answers are given back in their time

@@ -17,10 +17,10 @@ from tests.doubles.services import wait_for
 from tests.integration.workers.clients import Asking, Stream, line, outcomes, running, text_of, words
 
 pytestmark = pytest.mark.integration
-LONG = "say 300 words at 15 tokens/s"
+WORDS = 200
+LONG = f"say {WORDS} words at 15 tokens/s"
 MOST_STREAMS = 40
 SURE = 10
-WORDS = 300
 
 
 def clients(cluster: Cluster, api: Child) -> int:

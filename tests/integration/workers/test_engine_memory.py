@@ -35,7 +35,7 @@ def test_an_engine_that_grows_is_restarted_and_nobody_s_request_fails(tmp_path: 
         talk = Talk(cluster, "talk")
         talk.turn()
         first = engine_pid(cluster)
-        cut = asking.stream("leaking 200 MB say 120 words at 15 tokens/s", "cut")
+        cut = asking.stream("leaking 200 MB say 90 words at 15 tokens/s", "cut")
         wait_for(lambda: worker_of(cluster)["state"] == "restarting", "the restart", 30)
         reason = worker_of(cluster)["reason"]
         waits = asking.ask("say 3 words", "waits")
@@ -43,7 +43,7 @@ def test_an_engine_that_grows_is_restarted_and_nobody_s_request_fails(tmp_path: 
         assert "engine_memory_ceiling_bytes" in reason
         assert text_of(waits.result()) == words(3)
         cut.answer.result()
-        assert (cut.text, cut.last) == (words(120), "message_stop")
+        assert (cut.text, cut.last) == (words(90), "message_stop")
         assert is_ready(cluster)
         assert engine_pid(cluster) != first
         assert (restarts(cluster), ended(cluster)) == ([reason], [])
