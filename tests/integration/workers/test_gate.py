@@ -31,7 +31,7 @@ pytestmark = pytest.mark.integration
 def test_exactly_as_many_run_as_there_are_slots_and_the_next_starts_when_one_ends(
     tmp_path: Path, broker: Broker
 ) -> None:
-    with Cluster(tmp_path, broker.url, workers=1, slots=2) as cluster, Asking(cluster) as asking:
+    with Cluster(tmp_path, broker.url, workers=1, slots=2, killed_at_end=True) as cluster, Asking(cluster) as asking:
         first = asking.stream("say 30 words at 30 tokens/s", "first")
         second = asking.stream("say 120 words at 10 tokens/s", "second")
         assert first.first_text.wait(30)
@@ -49,7 +49,7 @@ def test_exactly_as_many_run_as_there_are_slots_and_the_next_starts_when_one_end
 
 
 def test_after_a_killed_engine_what_ran_goes_on_and_what_waits_is_kept(tmp_path: Path, broker: Broker) -> None:
-    with Cluster(tmp_path, broker.url, workers=1, slots=2) as cluster, Asking(cluster) as asking:
+    with Cluster(tmp_path, broker.url, workers=1, slots=2, killed_at_end=True) as cluster, Asking(cluster) as asking:
         cut = [asking.stream("say 60 words at 10 tokens/s", f"cut-{number}") for number in range(2)]
         assert all(stream.first_text.wait(30) for stream in cut)
         queued = [asking.ask("say 3 words", f"queued-{number}") for number in range(8)]
@@ -63,7 +63,10 @@ def test_after_a_killed_engine_what_ran_goes_on_and_what_waits_is_kept(tmp_path:
 
 
 def test_a_job_that_comes_while_the_engine_is_down_waits_for_it(tmp_path: Path, broker: Broker) -> None:
-    with Cluster(tmp_path, broker.url, workers=1, slots=2, standin={"load_s": 1}) as cluster, Asking(cluster) as asking:
+    with (
+        Cluster(tmp_path, broker.url, workers=1, slots=2, standin={"load_s": 1}, killed_at_end=True) as cluster,
+        Asking(cluster) as asking,
+    ):
         os.kill(engine_pid(cluster), signal.SIGKILL)
         answers = [asking.ask("say 3 words", f"agent-{number}") for number in range(6)]
         for answer in answers:
@@ -75,7 +78,7 @@ def test_a_job_that_comes_while_the_engine_is_down_waits_for_it(tmp_path: Path, 
 
 
 def test_one_dropped_connection_does_not_close_the_gate(tmp_path: Path, broker: Broker) -> None:
-    with Cluster(tmp_path, broker.url, workers=1, slots=1) as cluster, Asking(cluster) as asking:
+    with Cluster(tmp_path, broker.url, workers=1, slots=1, killed_at_end=True) as cluster, Asking(cluster) as asking:
         assert asking.ask("drop after 2 tokens", "dropped").result().status_code == 502
         assert outcomes(cluster) == ["dropped"] * MOST_ATTEMPTS
         assert text_of(asking.ask("say 3 words", "next").result()) == words(3)
@@ -83,7 +86,7 @@ def test_one_dropped_connection_does_not_close_the_gate(tmp_path: Path, broker: 
 
 def test_thirty_jobs_of_all_levels_run_by_level_and_arrival(tmp_path: Path, broker: Broker) -> None:
     levels = [(7 * number) % 10 for number in range(30)]
-    with Cluster(tmp_path, broker.url, workers=1, slots=1) as cluster, Asking(cluster) as asking:
+    with Cluster(tmp_path, broker.url, workers=1, slots=1, killed_at_end=True) as cluster, Asking(cluster) as asking:
         blocker = asking.stream("say 60 words at 6 tokens/s", "blocker")
         assert blocker.first_text.wait(30)
         answers = []
@@ -102,7 +105,7 @@ def test_thirty_jobs_of_all_levels_run_by_level_and_arrival(tmp_path: Path, brok
 
 def test_the_next_job_starts_as_soon_after_a_broken_connection_as_before(tmp_path: Path, broker: Broker) -> None:
     """One after another on one slot: a worker that sleeps between two takes ten times as long."""
-    with Cluster(tmp_path, broker.url, workers=1, slots=1) as cluster, Asking(cluster) as asking:
+    with Cluster(tmp_path, broker.url, workers=1, slots=1, killed_at_end=True) as cluster, Asking(cluster) as asking:
 
         def seconds() -> float:
             began_s = perf_counter()
@@ -118,7 +121,7 @@ def test_the_next_job_starts_as_soon_after_a_broken_connection_as_before(tmp_pat
 
 
 def test_a_worker_keeps_exact_count_after_the_broker_cut_its_connections(tmp_path: Path, broker: Broker) -> None:
-    with Cluster(tmp_path, broker.url, workers=1, slots=2) as cluster, Asking(cluster) as asking:
+    with Cluster(tmp_path, broker.url, workers=1, slots=2, killed_at_end=True) as cluster, Asking(cluster) as asking:
         streams = [asking.stream("say 60 words at 30 tokens/s", f"agent-{number}") for number in range(2)]
         assert all(stream.first_text.wait(30) for stream in streams)
         cluster.redis.client_kill_filter(_type="normal", skipme=True)

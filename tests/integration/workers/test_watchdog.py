@@ -31,7 +31,7 @@ pytestmark = pytest.mark.integration
 
 
 def one_slot(folder: Path, broker: Broker, **settings: object) -> Cluster:
-    return Cluster(folder, broker.url, workers=1, slots=1, settings={"hang_s": 1, **settings})
+    return Cluster(folder, broker.url, workers=1, slots=1, settings={"hang_s": 1, **settings}, killed_at_end=True)
 
 
 @pytest.fixture(scope="module")
