@@ -201,7 +201,7 @@ class Work:
                     last = delta
                 elif delta is not None:
                     deltas.append(delta)
-        except CorralError:
+        except Exception:
             answer.hold(*deltas)  # whatever becomes of the answer, this was said
             raise
         if last is None:

@@ -26,8 +26,8 @@ COMMAND = f"echo ran >> turns; [ $(grep -c ran turns) -lt {TURNS} ] || echo corr
 CALL = scripts.call("Bash", {"command": COMMAND, "description": "one step"})
 LOOP = Script(
     "loop-until-told",
-    " ".join(f"end{number:04}" for number in range(1, 601)),
-    f"{scripts.long_text(600).answer}\n{CALL}",
+    " ".join(f"end{number:04}" for number in range(1, 1001)),
+    f"{scripts.long_text(1000).answer}\n{CALL}",
     told=(LAST,),
 )
 POLL_S = 0.01
@@ -69,3 +69,5 @@ def test_the_session_ends_right_and_its_tool_ran_as_often_as_scripted(tmp_path: 
     ran = (claude.folder / "struck" / "repository" / "turns").read_text().split()
     assert ran == ["ran"] * TURNS
     assert len(hit) >= TURNS + 1
+    retries = {line["job"]: line["retries"] for line in house.log_lines() if line.get("event") == "request"}
+    assert [retries[job] for job in hit if retries.get(job, 1) < 1] == [], "each was killed ahead of its end"

@@ -18,6 +18,7 @@ from httptools import HttpParserError, HttpResponseParser
 __all__ = ["Exchange", "HttpParserError"]
 
 READ_BYTES = 65536
+FRAMES = (b"content-length", b"transfer-encoding")
 OK = 200  # below it an answer says that the answer is still to come
 
 
@@ -81,7 +82,8 @@ class Exchange:
         return self._socket
 
     def _has_head(self) -> bool:
-        return self._come.heads > 0 and int(self._parser.get_status_code()) >= OK
+        come = self._come
+        return 0 < come.heads == come.begun and int(self._parser.get_status_code()) >= OK
 
     def _is_complete(self) -> bool:
         return self._has_head() and self._come.ends == self._come.heads
@@ -93,7 +95,10 @@ class Exchange:
         connected.settimeout(left_s)
         received = connected.recv(READ_BYTES)
         if not received:
-            raise ConnectionError("closed before its end")
+            if not self._has_head() or self._come.framed:
+                raise ConnectionError("closed before its end")
+            self._come.ends += 1  # a body of no told length ends with its connection
+            return
         try:
             self._parser.feed_data(received)
         except HttpParserError as error:
@@ -104,13 +109,21 @@ class _Come:
     """What the parser has found: its callbacks. Apart from `Exchange`, or the two would keep each other alive."""
 
     def __init__(self) -> None:
+        self.begun = 0
         self.heads = 0
         self.ends = 0
+        self.framed = False
         self.body: list[bytes] = []
 
     def take(self) -> bytes:
         body, self.body = self.body, []
         return b"".join(body)
+
+    def on_message_begin(self) -> None:
+        self.begun += 1
+
+    def on_header(self, name: bytes, _: bytes) -> None:
+        self.framed = self.framed or name.lower() in FRAMES
 
     def on_headers_complete(self) -> None:
         self.heads += 1

@@ -7,7 +7,6 @@ A fast engine gives a token each millisecond or two. To wake for each costs more
 reads the answer rests a little, and takes all that has come at once.
 """
 
-import contextlib
 import http.client
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -166,7 +165,7 @@ class Generation:
         return False
 
     def _rest(self, read_s: float) -> None:
-        """Not ahead of the first token, nor between the last one and the end, which somebody waits for."""
+        """Not ahead of the first token, nor once the engine has said that there are no more."""
         if self._parser.generating and not self._parser.finished:
             left_s = self._clock.remaining_s() / 2  # what came meanwhile must still be read in time
             sleep(max(0.0, min(read_s + self._rest_s - monotonic(), left_s)))
@@ -184,9 +183,8 @@ class Generation:
 
     def _whole(self, clock: "_Clock") -> bytes:
         body = b""
-        with contextlib.suppress(ConnectionError):  # a body without a length ends with its connection
-            while len(body) < ERROR_BODY_BYTES and (received := self._exchange.read(clock.remaining_s)):
-                body += received
+        while len(body) < ERROR_BODY_BYTES and (received := self._exchange.read(clock.remaining_s)):
+            body += received
         return body
 
     def _refuse_if_cancelled(self) -> None:
@@ -236,9 +234,9 @@ class _DataLines:
         self._pending = b""
 
     def feed(self, received: bytes) -> list[bytes]:
-        *lines, self._pending = (self._pending + received).split(b"\n")
-        if len(self._pending) > LONGEST_LINE_BYTES:
+        if len(self._pending) > LONGEST_LINE_BYTES:  # at the next read, when what came ahead of it was given out
             raise EngineLost("the engine sent a line without an end")
+        *lines, self._pending = (self._pending + received).split(b"\n")
         found = []
         for line in lines:
             if line.startswith(b"data: "):

@@ -373,7 +373,7 @@ class Rests:
         self.meanwhile()
 
 
-def test_what_comes_while_it_rests_is_read_together_and_neither_first_token_nor_end_wait_for_a_rest(
+def test_what_comes_while_it_rests_is_read_together_and_it_rests_neither_before_a_token_nor_after_the_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     turn = threading.Semaphore(0)
@@ -445,9 +445,12 @@ def test_an_answer_that_is_announced_is_waited_for() -> None:
     announced = threading.Event()
 
     def script(connection: socket.socket) -> None:
-        connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+        connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n" + OK[:12])
         announced.set()
-        connection.sendall(OK + chunked(PROGRESS, HELLO, LAST, DONE))
+        connection.settimeout(0.05)
+        with contextlib.suppress(TimeoutError):  # until the first part was read, or long enough for it
+            connection.recv(1)
+        connection.sendall(OK[12:] + chunked(PROGRESS, HELLO, LAST, DONE))
 
     with engine(script) as peer, generation(peer) as answer:
         assert [type(event) for event in answer] == [Prompt, TextDelta, End]
@@ -461,6 +464,13 @@ def test_a_refusal_whose_body_ends_with_the_connection_is_one_all_the_same() -> 
             list(answer)
 
 
+@pytest.mark.parametrize("sent", [chunked(b'{"error":')[:-2], b"", b'9\r\n{"er'])
+def test_a_refusal_that_is_torn_off_means_the_engine_is_lost(sent: bytes) -> None:
+    head = b"HTTP/1.1 500 X\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with engine(sends(head + sent, then_closes=True)) as peer, generation(peer) as answer, pytest.raises(EngineLost):
+        list(answer)
+
+
 def test_what_came_ahead_of_a_broken_chunk_is_given_out() -> None:
     with engine(sends(OK + chunked(PROGRESS, HELLO) + b"no chunk\r\n")) as peer, generation(peer) as answer:
         come: list[Event] = []
@@ -471,6 +481,16 @@ def test_what_came_ahead_of_a_broken_chunk_is_given_out() -> None:
 
 def test_a_line_without_an_end_means_the_engine_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("workers.llama.generation.LONGEST_LINE_BYTES", 1000)
-    with engine(sends(OK + chunked(b"data: " + b"x" * 2000))) as peer, generation(peer) as answer:  # noqa: SIM117
+    more = threading.Event()
+
+    def script(connection: socket.socket) -> None:
+        connection.sendall(OK + chunked(PROGRESS + b"data: " + b"x" * 2000))
+        assert more.wait(10)
+        connection.sendall(chunked(b"x"))
+
+    with engine(script) as peer, generation(peer) as answer:
+        events = iter(answer)
+        assert next(events) == Prompt(9, 4)
+        more.set()
         with pytest.raises(EngineLost, match="a line without an end"):
-            list(answer)
+            next(events)
