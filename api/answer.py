@@ -75,6 +75,11 @@ class Answer:
         return self.started.worker if self.started else self._placed.worker
 
     @property
+    def waits_again(self) -> bool:
+        """Whether it has begun, and is waiting for another attempt."""
+        return self.started is not None and self._placed.waits
+
+    @property
     def eta_ms(self) -> int | None:
         """The wait that was expected when the request came, 0 for none; None when nobody could say."""
         return self._placed.eta_ms
@@ -202,7 +207,7 @@ class Answer:
         if await self._placed.vanished():
             self._placed.may_return = False  # or each retry would be given this beginning again, and never an end
             raise self._lost()
-        if self.started is not None and self._placed.waits:
+        if self.waits_again:
             self._deadlines.waits()
 
     def _lost(self) -> CorralError:

@@ -70,6 +70,8 @@ class Record:
         now_s = monotonic()
         fields = {"request_id": self.request_id, **self._who(), **self._what()}
         fields["took_ms"] = round((now_s - self._began_s) * 1000)
+        if self.answer and self.answer.waits_again:
+            fields["waits_again"] = True
         if self.answer and self.answer.first_s is not None:
             told_s = now_s - self.answer.first_s
             fields["told"] = self.answer.pieces

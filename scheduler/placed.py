@@ -28,7 +28,7 @@ class Placed:
         self.spec = spec
         self.worker = worker
         self.may_use_reserve = False
-        self.waits = False  # in a line, as the last look showed it
+        self.waits = False  # in a line, as the last look showed it, and nothing has come since
         self.last: Finished | Failed | None = None
         self.eta_ms: int | None = None
         self._accuracy = accuracy
@@ -41,6 +41,7 @@ class Placed:
         """The deltas that have come, in order; [] when none came within `timeout_s`. Ends with Finished or Failed."""
         deltas = await self._feed.deltas(timeout_s)
         if deltas:
+            self.waits = False
             self._lives_until_s = monotonic() + STREAM_LIFETIME_MS / 1000
         if deltas and isinstance(deltas[-1], Finished | Failed):
             self.last = deltas[-1]

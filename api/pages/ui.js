@@ -134,7 +134,7 @@ function queueCard(worker) {
     waiters.length && rest > 0 ? quiet(`and ${whole.format(rest)} more`) : null);
 }
 
-const NOW = (one) => (one.queue_ms === undefined ? "waits" : one.told ? "answers" : "prefills");
+const NOW = (one) => (one.waits_again ? "waits again" : one.queue_ms === undefined ? "waits" : one.told ? "answers" : "prefills");
 
 function runningTable(running) {
   const rows = running.map((one) => [clipped(one.agent || "?"), NOW(one), one.worker ? `${one.worker}${one.slot === undefined ? "" : ` / ${one.slot}`}` : "–",

@@ -104,7 +104,8 @@ class Wait(Answer):
 
 
 class Running(Answer):
-    """A request that has not ended; what is not known yet is None. `told` are the pieces of its answer so far."""
+    """A request that has not ended; what is not known yet is None. `told` are the pieces of its answer so far; with
+    `waits_again` its worker or engine was lost, and it waits for another attempt."""
 
     agent: str = ""
     worker: str = ""
@@ -115,6 +116,7 @@ class Running(Answer):
     took_ms: int = 0
     told: int = 0
     per_s: float = 0.0
+    waits_again: bool = False
 
 
 class Ended(Running):

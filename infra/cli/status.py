@@ -108,7 +108,8 @@ def _worker_row(worker: Worker) -> tuple[Cell, ...]:
 
 def _lost_row(lost: Lost) -> tuple[Cell, ...]:
     left = sum(lost.queued) + lost.running
-    return lost.name, Text("gone", style="red"), f"{left} of its requests are left", "-", "-", "-", "-"
+    words = f"{left} of its requests {'is' if left == 1 else 'are'} left"
+    return lost.name, Text("gone", style="red"), words, "-", "-", "-", "-"
 
 
 def _with_reason(words: str, reason: str) -> Text:

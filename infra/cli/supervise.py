@@ -118,6 +118,7 @@ class House:
     def __init__(self, say: Callable[[str], None]) -> None:
         self.parts: list[Part] = []
         self._say = say
+        self._at_once = False
 
     def start(self, part: Part) -> None:
         """Start a part and be answerable for it from now on."""
@@ -148,11 +149,12 @@ class House:
                 self._say(f"Stopping {' and '.join(part.name for part in living)} (up to {limit_s:.0f} s)")
                 with ThreadPoolExecutor(len(living)) as pool:
                     list(pool.map(methodcaller("stop", limit_s), living))
-                for part in filter(Part.was_killed, living):
+                for part in () if self._at_once else filter(Part.was_killed, living):
                     self._say(f"{part.name} did not end by itself and was killed; its log is {part.log}")
 
     def kill(self) -> None:
         """End everything at once."""
+        self._at_once = True
         for part in self.parts:
             part.kill()
 

@@ -29,6 +29,7 @@ def running_table(found: Status) -> Part:
 def _running_row(one: Running) -> tuple[Cell, ...]:
     at = f"{one.worker}/{one.slot}" if one.slot is not None else one.worker
     now = "waits" if one.queue_ms is None else "answers" if one.told else "prefills"
+    now = "waits again" if one.waits_again else now
     prompt = ("", "") if one.prompt_tokens is None else (f"{one.prompt_tokens}", percent(one))
     return name(one), at or "-", now, *prompt, f"{one.told or ''}", f"{one.per_s or ''}", seconds(one.took_ms)
 

@@ -124,6 +124,7 @@ def test_the_second_signal_stops_at_once(corral: Corral) -> None:
     until_said(child, "Stopping API (up to 55 s)")
     child.send(signal.SIGINT)
     assert child.wait(10) == 130
+    assert "did not end by itself" not in said(child), "nobody let it"
     assert corral.left() == []
 
 

@@ -170,7 +170,9 @@ async def test_an_answer_that_waits_for_another_attempt_is_held_to_the_limits_of
     job = Job(ENDS[:2], [])
     job.waits = True
     made = answer(job, limits=Limits(between_tokens_s=1e-9))
+    begun_before = made.waits_again
     found = await events(made)
+    assert (begun_before, made.waits_again) == (False, True)
     assert found[-1]["type"] == "error"
     assert isinstance(made.failure, TooSlow)
 

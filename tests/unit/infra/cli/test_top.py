@@ -28,6 +28,7 @@ def test_running_and_recent_requests_are_shown_with_where_their_time_went() -> N
             Running(agent="waiter", worker="w1", took_ms=2500),
             Running(agent="reader", worker="w1", slot=1, queue_ms=3, prompt_tokens=1000, cached_tokens=250, took_ms=40),
             Running(agent="writer", worker="w1", slot=0, queue_ms=0, prompt_tokens=9, told=40, per_s=19.5, took_ms=20),
+            Running(agent="cut", worker="w2", queue_ms=0, prompt_tokens=9, told=4, took_ms=20, waits_again=True),
         ),
         recent=(
             Ended(
@@ -45,6 +46,7 @@ def test_running_and_recent_requests_are_shown_with_where_their_time_went() -> N
     assert "waiter w1 waits 2.5 s" in lines
     assert "reader w1/1 prefills 1000 25 % 40 ms" in lines
     assert "writer w1/0 answers 9 0 % 40 19.5 20 ms" in lines
+    assert "cut w2 waits again 9 0 % 4 20 ms" in lines
     assert "done end turn ░░░░░░▒▒▒▒▒▒██████████·· 1.2 s 2.4 s 900 ms 600 ms 100 100 % 7 first turn" in lines
     assert "refused queue full ············ 1.2 s" in lines
 
