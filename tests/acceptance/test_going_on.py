@@ -17,13 +17,12 @@ import pytest
 from tests.acceptance.conftest import WINDOW_TOKENS, RealCluster, running
 from tests.acceptance.wire import BASH, Event, ask, assistant, body, deltas, events_of, in_order, text_of, user
 from tests.doubles import scripted_model as scripts
-from tests.doubles.cluster import Cluster
+from tests.doubles.cluster import SOON, Cluster
 from tests.doubles.scripted_model import Script
 
 pytestmark = pytest.mark.acceptance
 
 LONG = scripts.long_text(1500)
-SOON = {"lease_lifetime_s": 3, "lease_renew_s": 0.5}  # that a dead worker is found matters here, not after how long
 Kill = Callable[[Cluster, str], None]
 
 

@@ -16,12 +16,11 @@ from tests.acceptance.wire import ask, text_of, user
 from tests.chaos.house import House
 from tests.chaos.run import house_in
 from tests.doubles import scripted_model as scripts
-from tests.doubles.cluster import Cluster
+from tests.doubles.cluster import SOON, Cluster
 
 WORDS = 2000
 MODEL = scripts.long_text(WORDS)
 MOST_TOKENS = 20_000
-SOON = {"lease_lifetime_s": 3, "lease_renew_s": 0.5}  # that a dead worker is found matters here, not after how long
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ import pytest
 
 from tests.acceptance.conftest import WINDOW_TOKENS
 from tests.chaos.house import House
-from tests.chaos.kills import SOON
 from tests.chaos.run import house_in
 from tests.doubles import scripted_model as scripts
 from tests.doubles.claude import ClaudeCode
+from tests.doubles.cluster import SOON
 from tests.doubles.scripted_model import Script
 
 pytestmark = [pytest.mark.acceptance, pytest.mark.timeout(400)]

@@ -25,6 +25,7 @@ Settings = Mapping[str, object]
 
 START_S = 60.0
 STANDIN = "tests.doubles.standin_engine"
+SOON = {"lease_lifetime_s": 3, "lease_renew_s": 0.5}  # where it matters that a dead worker is found, not after how long
 
 
 def standin_command(folder: Path, name: str = "engine", **variables: object) -> Path:

@@ -10,7 +10,7 @@ import pytest
 from infra.bench import agents, fairness, four, load, overhead, overload, warm
 from infra.bench import house as houses
 from infra.errors import ConfigError, EngineError
-from tests.doubles.broker import Broker
+from tests.acceptance.conftest import running
 from tests.doubles.cluster import Cluster
 
 pytestmark = pytest.mark.integration
@@ -27,11 +27,7 @@ SMALL: dict[str, tuple[Callable[..., None], dict[str, Any]]] = {
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """One worker behind two API processes, so two addresses."""
-    folder = tmp_path_factory.mktemp("compared")
-    for name in ("broker", "cluster"):
-        (folder / name).mkdir()
-    options: dict[str, Any] = {"workers": 1, "slots": 4, "api_count": 2}
-    with Broker(folder / "broker") as broker, Cluster(folder / "cluster", broker.url, **options) as cluster:
+    with running(tmp_path_factory.mktemp("compared"), workers=1, slots=4, api_count=2) as cluster:
         yield cluster
 
 

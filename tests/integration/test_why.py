@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.acceptance.conftest import running
 from tests.doubles.broker import Broker
 from tests.doubles.cluster import Cluster
 from tests.doubles.services import wait_for
@@ -21,13 +22,7 @@ LONG = "a word " * 300
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """One worker with one slot, which saves no caches."""
-    folder = tmp_path_factory.mktemp("why")
-    for name in ("broker", "cluster"):
-        (folder / name).mkdir()
-    with (
-        Broker(folder / "broker") as broker,
-        Cluster(folder / "cluster", broker.url, workers=1, slots=1, settings={"store_dir": "off"}) as cluster,
-    ):
+    with running(tmp_path_factory.mktemp("why"), workers=1, slots=1, settings={"store_dir": "off"}) as cluster:
         yield cluster
 
 

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import socket
+import subprocess
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -150,6 +151,11 @@ def outcomes(cluster: Cluster, worker: str = "w1") -> list[str]:
 
 def engine_pid(cluster: Cluster, worker: str = "w1") -> int:
     return int([entry for entry in cluster.engine_requests(worker) if entry["event"] == "start"][-1]["pid"])
+
+
+def last(seconds: float) -> None:
+    """How long a trouble lasts is its subject; nothing is measured by it."""
+    subprocess.run(["sleep", str(max(0.0, seconds))], check=True)
 
 
 def hurry(cluster: Cluster, worker: str = "w1") -> None:

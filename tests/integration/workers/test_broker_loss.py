@@ -6,7 +6,6 @@ the test's own.
 
 import shutil
 import statistics
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -19,7 +18,7 @@ from tests.doubles.broker import Broker
 from tests.doubles.cluster import Cluster
 from tests.doubles.proxy import Proxy
 from tests.doubles.services import wait_for
-from tests.integration.workers.clients import Asking, Stream, body, text_of, words
+from tests.integration.workers.clients import Asking, Stream, body, last, text_of, words
 
 pytestmark = pytest.mark.integration
 
@@ -58,7 +57,7 @@ def lasting(seconds: float) -> Iterator[None]:
     """How long a trouble lasts at least is its subject, beside what is asked meanwhile; nothing is measured by it."""
     ends_s = time.monotonic() + seconds
     yield
-    subprocess.run(["sleep", str(max(0.0, ends_s - time.monotonic()))], check=True)
+    last(ends_s - time.monotonic())
 
 
 # --- the troubles ---------------------------------------------------------------------------------------------------

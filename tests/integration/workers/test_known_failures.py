@@ -6,7 +6,6 @@ Which test stands for which of the fifteen is said in `tests/contracts/test_know
 import re
 import signal
 import statistics
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -31,6 +30,7 @@ from tests.integration.workers.clients import (
     Stream,
     hurry,
     hurry_on,
+    last,
     line,
     outcomes,
     running,
@@ -57,11 +57,6 @@ GROWN_BYTES = 8 * 2**20
 
 def worker_process(cluster: Cluster, name: str = "w1") -> psutil.Process:
     return psutil.Process(cluster.workers[name].pid)
-
-
-def last(seconds: float) -> None:
-    """How long a trouble lasts is its subject; nothing is measured by it."""
-    subprocess.run(["sleep", str(max(0.0, seconds))], check=True)
 
 
 def told_once(stream: Stream, whole: str) -> None:

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from tests.integration.workers.clients import (
     engine_pid,
     hurry,
     hurry_on,
+    last,
     line,
     outcomes,
     running,
@@ -158,7 +158,7 @@ def test_a_frozen_broker_kills_nobody_and_costs_no_answer(tmp_path: Path, own_br
         own_broker.freeze()
         said = max(len(stream.text.split()) for stream in streams)
         # The freeze itself is the subject: longer than a lease, measured by nothing.
-        subprocess.run(["sleep", str(FROZEN_S)], check=True)
+        last(FROZEN_S)
         own_broker.thaw()
         meanwhile = said + 10 * (FROZEN_S + LOOKED_AFTER_S)
         for stream in streams:

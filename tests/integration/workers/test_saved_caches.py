@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.doubles.broker import Broker
+from tests.acceptance.conftest import running
 from tests.doubles.cluster import Cluster
 from tests.doubles.services import wait_for
 
@@ -23,15 +23,9 @@ STANDIN = {"bytes_per_token": 100, "prefill_tokens_per_s": 20_000, "decode_token
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """One worker with two slots, which frees a slot after two idle seconds."""
-    folder = tmp_path_factory.mktemp("saved")
-    for name in ("broker", "cluster"):
-        (folder / name).mkdir()
     settings = {"idle_slot_s": 2, "lease_renew_s": 0.2}
     options: dict[str, Any] = {"workers": 1, "slots": 2, "context_tokens": 16384, "settings": settings}
-    with (
-        Broker(folder / "broker") as broker,
-        Cluster(folder / "cluster", broker.url, standin=STANDIN, **options) as started,
-    ):
+    with running(tmp_path_factory.mktemp("saved"), standin=STANDIN, **options) as started:
         yield started
 
 

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from scheduler.attempts import MOST_ATTEMPTS
+from tests.acceptance.conftest import running
 from tests.doubles.broker import Broker
 from tests.doubles.cluster import Cluster
 from tests.doubles.services import wait_for
@@ -37,13 +38,9 @@ def one_slot(folder: Path, broker: Broker, **settings: object) -> Cluster:
 @pytest.fixture(scope="module")
 def patient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """One worker with one slot, which leaves an engine that is silent alone."""
+    settings = {"hang_s": 600, "repeat_limit_tokens": 50}
     folder = tmp_path_factory.mktemp("patient")
-    for name in ("broker", "cluster"):
-        (folder / name).mkdir()
-    with (
-        Broker(folder / "broker") as broker,
-        one_slot(folder / "cluster", broker, hang_s=600, repeat_limit_tokens=50) as cluster,
-    ):
+    with running(folder, workers=1, slots=1, settings=settings, killed_at_end=True) as cluster:
         yield cluster
 
 
