@@ -255,6 +255,7 @@ def serve(settings: Settings) -> None:
             lifespan="on",
             log_config=None,
             access_log=False,
+            proxy_headers=False,  # nothing here asks who the client is
             server_header=False,
             timeout_graceful_shutdown=math.ceil(settings.drain_s) + CUT_AFTER_S,
         )

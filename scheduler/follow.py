@@ -26,6 +26,7 @@ from scheduler.contract import Delta, decode_deltas
 log = structlog.get_logger(__name__)
 RETRY_S = 0.2
 APART_S = 0.003  # reads begin, unless the last one had to wait for longer
+TURN_S = 0.001  # after a read those it woke come first: asking again costs as long as what they do
 MOST_ENTRIES = 500
 START = "0"
 
@@ -116,8 +117,7 @@ class Follower:
             asked_s = monotonic()
             try:
                 await self._read()
-                if (left_s := asked_s + APART_S - monotonic()) > 0:
-                    await asyncio.sleep(left_s)
+                await asyncio.sleep(max(asked_s + APART_S - monotonic(), TURN_S))
             except BrokerDown as error:
                 log.warning("reader_waits", reason=error.message)
                 await asyncio.sleep(RETRY_S)
