@@ -17,8 +17,8 @@ from api.protocol.known_tools import KnownTools, SentTools
 from api.protocol.limits import limits
 from api.protocol.schema import DEFAULT_MAX_TOKENS, MessagesRequest, ThinkingSwitch, validated
 from scheduler.contract import GenerationRequest, Identity, Limits, PackedRequest, TextBlock, Thinking
-from scheduler.packing import pack
-from scheduler.policy.chain import Chain, chain
+from scheduler.packing import pack, pack_with_chain
+from scheduler.policy.chain import Chain
 from scheduler.tool_lists import KNOWN_LIST_BYTES, tool_list
 
 # How Claude Code (2.1.197) begins the history that it goes on with after a compaction.
@@ -81,9 +81,9 @@ def parse(
     level = identity.level(headers, default_level)
     body, tools = _read(raw, known_tools)
     request, dropped = _generation_request(body, tools, models, reading, limits(headers))
-    links = chain(request, tools.kept.link)
+    packed, links = pack_with_chain(request, tools.kept)
     return Call(
-        request=pack(request, tools.kept),
+        request=packed,
         chain=links,
         summarised=_summarised(request),
         dropped=dropped,
