@@ -12,19 +12,31 @@ from hashlib import sha256
 
 from scheduler import tool_lists
 from scheduler.contract import GenerationRequest, ImageBlock, PackedRequest, ToolResultBlock
-from scheduler.policy.chain import Chain, chain
+from scheduler.policy.chain import Chain, chain, message_texts
 from scheduler.tool_lists import ToolList
 
 IMAGE_BYTES = 4000  # as text of so many tokens as an image of usual size has, about 1,000, whatever its file weighs
 PLAIN_BYTES = 150_000  # up to here it costs more time to compress a body than to carry it
 PLAIN, COMPRESSED = b"j", b"z"
 LENGTH_BYTES = 4
+_FIELDS = list(GenerationRequest.model_fields)
+_BEFORE = set(_FIELDS[: _FIELDS.index("messages")])
+_AFTER = set(_FIELDS) - _BEFORE - {"messages", "tools"}
 
 
 def pack(request: GenerationRequest, tools: ToolList | None = None) -> PackedRequest:
     """Equal requests give equal bytes. `tools` is what is known of its tools."""
-    tools = tools or tool_lists.tool_list(request.tools, keep=False)
-    text = request.model_dump_json(exclude={"tools"}).encode()
+    return _packed(request, tools or tool_lists.tool_list(request.tools, keep=False), message_texts(request))
+
+
+def pack_with_chain(request: GenerationRequest, tools: ToolList) -> tuple[PackedRequest, Chain]:
+    """The request packed, and its chain; its messages, most of the work, are written once for both."""
+    texts = message_texts(request)
+    return _packed(request, tools, texts), chain(request, tools.link, texts)
+
+
+def _packed(request: GenerationRequest, tools: ToolList, texts: list[str]) -> PackedRequest:
+    text = _without_tools(request, texts)
     rest = PLAIN + text if len(text) <= PLAIN_BYTES else COMPRESSED + zlib.compress(text, 1)
     body = b"".join((len(tools.packed).to_bytes(LENGTH_BYTES), tools.packed, rest))
     images_bytes = sum(max(0, len(image.url) - IMAGE_BYTES) for image in _images(request))
@@ -35,6 +47,12 @@ def pack(request: GenerationRequest, tools: ToolList | None = None) -> PackedReq
         digest=sha256(body).digest(),
         greedy=request.temperature == 0,
     )
+
+
+def _without_tools(request: GenerationRequest, texts: list[str]) -> bytes:
+    """The same as `model_dump_json` gives, of messages that are written already."""
+    before, after = request.model_dump_json(include=_BEFORE), request.model_dump_json(include=_AFTER)
+    return f'{before[:-1]},"messages":[{",".join(texts)}],{after[1:]}'.encode()
 
 
 def unpack(body: bytes) -> GenerationRequest:

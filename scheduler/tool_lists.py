@@ -3,9 +3,10 @@
 Owns: a list's fingerprint and its packed bytes, kept for the lists in use; reading those bytes again.
 Never: what else a request holds (`packing`).
 
-Looked up by the identity of its tools where a list is at hand, since reading 70 kB to find it would cost as much as
-what is saved (`api.protocol.prefix` makes one object of equal tools); and by its packed bytes where these have come. Of
-a usual body of 80 kB that saves half of the API's own work and nine tenths of a worker's unpacking.
+Looked up by the identity of its tools where a list was read (`api.protocol.prefix` makes one object of equal tools;
+`api.protocol.known_tools` does not even read most lists), since looking through 70 kB to find it would cost as much as
+what is saved; and by its packed bytes where these have come. Of a usual body of 80 kB that saves nine tenths of a
+worker's unpacking.
 """
 
 import zlib

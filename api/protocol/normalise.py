@@ -163,7 +163,8 @@ def _answered(calls: list[_Call], blocks: list[Block]) -> list[Block]:
             rest.append(block)
         elif open_calls[block.tool_use_id]:
             unique = open_calls[block.tool_use_id].popleft()
-            results[unique] = block.model_copy(update={"tool_use_id": unique})
+            same = block.tool_use_id == unique
+            results[unique] = block if same else block.model_copy(update={"tool_use_id": unique})
         else:
             rest.extend(_orphan(block))
     in_order = [results.get(call.unique) or _missing(call.unique) for call in calls]
@@ -183,12 +184,14 @@ def _orphan(result: ToolResultBlock) -> Iterable[Block]:
 
 
 def _blocks(entry: schema.Message, path: str) -> list[Block]:
-    converted = chain.from_iterable(
-        _converted(block, entry.role, f"{path}.content[{index}]") for index, block in enumerate(entry.content)
-    )
-    if entry.role == "system":
-        return [_reminder(block) for block in converted]
-    return list(converted)
+    converted: list[Block] = []
+    for index, block in enumerate(entry.content):
+        # Most blocks are text, in whatever role.
+        if isinstance(block, schema.Text):
+            converted.extend(_text(block))
+        else:
+            converted.extend(_converted(block, entry.role, f"{path}.content[{index}]"))
+    return list(map(_reminder, converted)) if entry.role == "system" else converted
 
 
 def _reminder(block: Block) -> Block:
@@ -230,8 +233,8 @@ def _result(block: schema.ToolResult) -> ToolResultBlock:
 def _shown(block: schema.ResultItem) -> tuple[TextBlock | ImageBlock, ...]:
     """What the model is shown of a block that is not about tools."""
     match block:
-        case schema.Text(text=text):
-            return (TextBlock(text=text),) if text and not text.isspace() else ()
+        case schema.Text():
+            return _text(block)
         case schema.Image():
             return (notes.image(block),)
         case schema.Document():
@@ -239,6 +242,10 @@ def _shown(block: schema.ResultItem) -> tuple[TextBlock | ImageBlock, ...]:
         case schema.SearchResult():
             return (notes.search_result(block),)
     return (notes.server_block(block),)
+
+
+def _text(block: schema.Text) -> tuple[TextBlock, ...]:
+    return (TextBlock(text=block.text),) if block.text and not block.text.isspace() else ()
 
 
 def _without_image(block: TextBlock | ImageBlock) -> TextBlock:

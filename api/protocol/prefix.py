@@ -5,6 +5,7 @@ Never: a message.
 """
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -22,7 +23,7 @@ SHARED_TOOLS = 256
 SHARED_TOOL_BYTES = 65_536
 
 
-def system_text(blocks: list[Text], removed_tools: list[str]) -> tuple[str, int]:
+def system_text(blocks: list[Text], removed_tools: Sequence[str]) -> tuple[str, int]:
     """The system prompt as one text, without attribution, with a note on removed tools at its end; and the
     characters of the attribution.
 
@@ -35,7 +36,7 @@ def system_text(blocks: list[Text], removed_tools: list[str]) -> tuple[str, int]
     return BETWEEN_BLOCKS.join(part for part in parts if part.strip()), dropped
 
 
-def split_tools(tools: list[Tool]) -> tuple[tuple[contract.Tool, ...], list[str]]:
+def split_tools(tools: list[Tool]) -> tuple[tuple[contract.Tool, ...], tuple[str, ...]]:
     """The tools that the client runs itself, and the names of the others, each once.
 
     A tool without `input_schema` runs at a provider (web search and its like) or has a schema only its provider knows.
@@ -52,11 +53,11 @@ def split_tools(tools: list[Tool]) -> tuple[tuple[contract.Tool, ...], list[str]
         if tool.name in kept:
             raise BadRequest("is used by an earlier tool; names must differ", field=f"tools[{index}].name")
         kept[tool.name] = _shared(tool.name, tool.description or "", tool.input_schema)
-    return tuple(kept.values()), list(removed)
+    return tuple(kept.values()), tuple(removed)
 
 
 def tool_choice(
-    choice: ToolChoice | None, tools: tuple[contract.Tool, ...], removed_tools: list[str]
+    choice: ToolChoice | None, tools: tuple[contract.Tool, ...], removed_tools: Sequence[str]
 ) -> contract.ToolChoice:
     """How tools may be chosen. Without tools, or when the tool asked for was removed, the model answers freely.
 

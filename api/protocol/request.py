@@ -13,12 +13,13 @@ from pydantic import BaseModel, ConfigDict
 from api.protocol import identity, normalise, notes, places, prefix
 from api.protocol.body import read_object
 from api.protocol.dropped import Dropped
+from api.protocol.known_tools import KnownTools, SentTools
 from api.protocol.limits import limits
 from api.protocol.schema import DEFAULT_MAX_TOKENS, MessagesRequest, ThinkingSwitch, validated
 from scheduler.contract import GenerationRequest, Identity, Limits, PackedRequest, TextBlock, Thinking
-from scheduler.packing import pack
-from scheduler.policy.chain import Chain, chain
-from scheduler.tool_lists import KNOWN_LIST_BYTES, ToolList, tool_list
+from scheduler.packing import pack, pack_with_chain
+from scheduler.policy.chain import Chain
+from scheduler.tool_lists import KNOWN_LIST_BYTES, tool_list
 
 # How Claude Code (2.1.197) begins the history that it goes on with after a compaction.
 SUMMARY = "This session is being continued from a previous conversation"
@@ -37,6 +38,7 @@ class Reading:
 
 USUAL = Reading()
 UNLIMITED = Limits()
+KNOWN_TOOLS = KnownTools()  # of this process
 
 
 class Call(BaseModel):
@@ -69,6 +71,7 @@ def parse(
     models: Sequence[str],
     default_level: int,
     reading: Reading = USUAL,
+    known_tools: KnownTools = KNOWN_TOOLS,
 ) -> Call:
     """The body of `POST /v1/messages` with its lower-case `headers`. A name that is not among the served `models` means
     the first of them.
@@ -76,12 +79,11 @@ def parse(
     Raises BadRequest that names the field (`messages[3].content[0].type`) or the header.
     """
     level = identity.level(headers, default_level)
-    body = validated(read_object(raw))
-    request, dropped = _generation_request(body, models, reading, limits(headers))
-    tools = _tool_list(request, raw)
-    links = chain(request, tools.link)
+    body, tools = _read(raw, known_tools)
+    request, dropped = _generation_request(body, tools, models, reading, limits(headers))
+    packed, links = pack_with_chain(request, tools.kept)
     return Call(
-        request=pack(request, tools),
+        request=packed,
         chain=links,
         summarised=_summarised(request),
         dropped=dropped,
@@ -93,17 +95,33 @@ def parse(
     )
 
 
-def parse_count(raw: bytes, *, models: Sequence[str], reading: Reading = USUAL) -> PackedRequest:
+def parse_count(
+    raw: bytes, *, models: Sequence[str], reading: Reading = USUAL, known_tools: KnownTools = KNOWN_TOOLS
+) -> PackedRequest:
     """The body of `POST /v1/messages/count_tokens`: the same prompt as `parse` makes of it. Raises BadRequest."""
-    body = validated(read_object(raw))
-    request, _ = _generation_request(body, models, reading)
-    return pack(request, _tool_list(request, raw))
+    body, tools = _read(raw, known_tools)
+    request, _ = _generation_request(body, tools, models, reading)
+    return pack(request, tools.kept)
+
+
+def _read(raw: bytes, known_tools: KnownTools) -> tuple[MessagesRequest, SentTools]:
+    """The body, and its tools; where these are known `body.tools` is empty."""
+    found = known_tools.find(raw)
+    if found:
+        return validated(found.rest), found.tools
+    sent = read_object(raw)
+    body = validated(sent)
+    kept, removed = prefix.split_tools(body.tools)
+    tools = SentTools(tool_list(kept, keep=len(raw) <= KNOWN_LIST_BYTES), removed)
+    if body.tools:
+        known_tools.learn(raw, sent["tools"], tools)
+    return body, tools
 
 
 def _generation_request(
-    body: MessagesRequest, models: Sequence[str], reading: Reading, within: Limits = UNLIMITED
+    body: MessagesRequest, sent: SentTools, models: Sequence[str], reading: Reading, within: Limits = UNLIMITED
 ) -> tuple[GenerationRequest, Dropped]:
-    tools, removed = prefix.split_tools(body.tools)
+    (tools, *_), removed = sent
     blocks, sections = places.split_blocks(body.system) if reading.share_base else (body.system, ())
     system, attribution_characters = prefix.system_text(blocks, removed)
     messages, repeated_characters = normalise.messages(body.messages, merge_repeated=reading.merge_repeated)
@@ -124,10 +142,6 @@ def _generation_request(
         limits=within,
     )
     return request, Dropped(attribution_characters, repeated_characters)
-
-
-def _tool_list(request: GenerationRequest, raw: bytes) -> ToolList:
-    return tool_list(request.tools, keep=len(raw) <= KNOWN_LIST_BYTES)
 
 
 def _summarised(request: GenerationRequest) -> bool:

@@ -45,13 +45,18 @@ def tools_link(tools: Iterable[Tool]) -> ToolsLink:
     return ToolsLink(fingerprint(*texts), sum(map(len, texts)))
 
 
-def chain(request: GenerationRequest, tools: ToolsLink | None = None) -> Chain:
-    """The chain of a normalised request; linear in its size. `tools` is the link of its tools where it is known."""
+def message_texts(request: GenerationRequest) -> list[str]:
+    """Each message as JSON."""
+    return [message.model_dump_json() for message in request.messages]
+
+
+def chain(request: GenerationRequest, tools: ToolsLink | None = None, texts: list[str] | None = None) -> Chain:
+    """The chain of a normalised request; linear in its size. `tools` is the link of its tools, `texts` are its
+    `message_texts`, where they are known."""
     tools = tools or tools_link(request.tools)
     sizes = [len(request.system) + tools.characters]
     links = []
-    for message in request.messages:
-        text = message.model_dump_json()
+    for message, text in zip(request.messages, texts or message_texts(request), strict=True):
         links.append(fingerprint(text))
         sizes.append(sizes[-1] + _characters(message, text))
     return Chain(fingerprint(request.system), tools.name, tuple(links), tuple(sizes))

@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.protocol import places
+from api.protocol.places import KNOWN_CHARACTERS
 from api.protocol.request import Reading, parse
+from api.protocol.schema import Text
 from scheduler.contract import Message, TextBlock
 from scheduler.packing import unpack
 from tests.doubles.bodies import claude_body
@@ -71,6 +73,24 @@ def test_the_older_form_of_the_environment_is_found() -> None:
     rest, sections = places.split("About it:\n<env>\nWorking directory: /x\nPlatform: linux\n</env>\nGo on.")
     assert rest == "About it:\nGo on."
     assert sections == ("<env>\nWorking directory: /x\nPlatform: linux\n</env>",)
+
+
+@given(
+    st.lists(st.sampled_from([*map(text, ("/a", "/b")), STATIC, "", git("a"), git("b" * KNOWN_CHARACTERS)]), max_size=6)
+)
+def test_blocks_are_split_one_by_one_seen_before_or_not(whole: list[str]) -> None:
+    rests, sections = places.split_blocks([Text(type="text", text=each) for each in whole])
+    assert [block.text for block in rests] == [places.split(each)[0] for each in whole]
+    assert list(sections) == [section for each in whole for section in places.split(each)[1]]
+
+
+def test_a_text_is_looked_through_once_and_one_too_large_to_keep_each_time() -> None:
+    usual, large = (Text(type="text", text=git("c" * size)) for size in (5, KNOWN_CHARACTERS))
+    places.split_blocks([usual])
+    before = places._kept_split.cache_info()
+    places.split_blocks([usual, large, usual])
+    after = places._kept_split.cache_info()
+    assert (after.hits, after.misses) == (before.hits + 2, before.misses)
 
 
 def test_it_is_told_before_what_the_user_says() -> None:

@@ -75,7 +75,7 @@ def test_tools_keep_their_order_and_lose_what_the_engine_does_not_know() -> None
     tools = [BASH | {"strict": True, "cache_control": {"type": "ephemeral"}}, {"name": "Read", "input_schema": {}}]
     assert prefix.split_tools(sent(tools=tools).tools) == (
         (Tool(name="Bash", description="runs", input_schema={"type": "object"}), Tool(name="Read", input_schema={})),
-        [],
+        (),
     )
 
 
@@ -103,7 +103,7 @@ def test_tools_without_a_schema_are_removed_and_named_once() -> None:
     toolset = {"type": "mcp_toolset", "mcp_server_name": "x"}
     kept, removed = prefix.split_tools(sent(tools=[SEARCH, BASH, toolset, SEARCH, {"name": "bare"}]).tools)
     assert [tool.name for tool in kept] == ["Bash"]
-    assert removed == ["web_search", "mcp_toolset", "bare"]
+    assert removed == ("web_search", "mcp_toolset", "bare")
 
 
 @pytest.mark.parametrize(
