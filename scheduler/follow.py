@@ -26,7 +26,7 @@ from scheduler.contract import Delta, decode_deltas
 log = structlog.get_logger(__name__)
 RETRY_S = 0.2
 APART_S = 0.003  # reads begin, unless the last one had to wait for longer
-TURN_S = 0.001  # after a read those it woke come first: asking again costs as long as what they do
+TURN_S = 0.001  # for others: who follows is about to send a job, whom a read woke is to be served before the next one
 MOST_ENTRIES = 500
 START = "0"
 
@@ -114,6 +114,7 @@ class Follower:
             if not self._feeds:
                 self._wanted.clear()
                 await self._wanted.wait()
+                await asyncio.sleep(TURN_S)
             asked_s = monotonic()
             try:
                 await self._read()
