@@ -81,7 +81,7 @@ def parse(
     tools = _tool_list(request, raw)
     links = chain(request, tools.link)
     return Call(
-        request=pack(request, tools),
+        request=pack(request, tools, links),
         chain=links,
         summarised=_summarised(request),
         dropped=dropped,
