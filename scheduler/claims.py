@@ -17,6 +17,7 @@ from redis import Redis
 
 from infra import keys
 from infra.redis_client import BLOCK_MS, broker_errors
+from infra.redis_step import Step
 from scheduler import scripts
 from scheduler.attempts import attempt_span, requeue_arguments, requeue_keys
 from scheduler.contract import ClaimedJob, Delta, Kind, WorkerInfo, decode_deltas
@@ -61,9 +62,9 @@ class Claims:
         self._incarnation = incarnation
         self._rules = rules
         self._remembered_ms = math.ceil(max(REMEMBERED_MS, FADED_HALF_LIVES * rules.half_life_ms))
-        self._claim = redis.register_script(scripts.text("claim"))
+        self._claim = Step(redis, scripts.text("claim"))
         self._beat = redis.register_script(scripts.text("beat"))
-        self._settle = redis.register_script(scripts.text("settle"))
+        self._settle = Step(redis, scripts.text("settle"))
         self._requeue = redis.register_script(scripts.text("requeue"))
         self._unclaim = redis.register_script(scripts.text("unclaim"))
         self._leave = redis.register_script(scripts.text("leave"))

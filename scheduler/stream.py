@@ -21,6 +21,7 @@ from redis import Redis
 from infra import keys
 from infra.errors import BrokerDown, Cancelled, CorralError, Fenced
 from infra.redis_client import broker_errors
+from infra.redis_step import Step
 from scheduler import scripts
 from scheduler.contract import ClaimedJob, Delta, Failed, Finished, Started, encode_deltas
 
@@ -194,14 +195,14 @@ class Append:
     """The one write operation on streams; shared by all threads of a worker."""
 
     def __init__(self, redis: Redis, worker: str) -> None:
-        self._script = redis.register_script(scripts.text("append"))
+        self._step = Step(redis, scripts.text("append"))
         self._running = keys.running(worker)
 
     def __call__(self, job: ClaimedJob, sequence: int, payload: bytes, final: str) -> bool:
         """True when the entry stands in the stream, False when the job is no longer this attempt's."""
         names = [keys.job(job.id), keys.stream(job.id), self._running]
         with broker_errors():
-            answer = self._script(names, [job.id, job.attempt, sequence, payload, STREAM_LIFETIME_MS, final])
+            answer = self._step(names, [job.id, job.attempt, sequence, payload, STREAM_LIFETIME_MS, final])
         return bool(answer)
 
 

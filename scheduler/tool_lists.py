@@ -11,7 +11,7 @@ worker's unpacking.
 
 import zlib
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 
@@ -37,7 +37,7 @@ class ToolList(NamedTuple):
 
 def tool_list(tools: tuple[Tool, ...], *, keep: bool) -> ToolList:
     """What is made of `tools`; `keep` says that the list is no larger than KNOWN_LIST_BYTES."""
-    return _kept(_SameList(tools)) if keep else _made(tools)
+    return _kept(SameList(tools)) if keep else _made(tools)
 
 
 def read(packed: bytes) -> ToolList:
@@ -46,11 +46,12 @@ def read(packed: bytes) -> ToolList:
         return _read(packed)
     try:
         return _known(packed)
-    except _TooLargeToKeep as found:
-        return found.tools
+    except TooLargeToKeep as found:
+        large: ToolList = found.made
+        return large
 
 
-class _SameList:
+class SameList:
     """A tool list that equals only a list of the same objects."""
 
     __slots__ = ("tools",)
@@ -62,11 +63,11 @@ class _SameList:
         return hash(tuple(map(id, self.tools)))
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _SameList) and list(map(id, self.tools)) == list(map(id, other.tools))
+        return isinstance(other, SameList) and list(map(id, self.tools)) == list(map(id, other.tools))
 
 
 @lru_cache(KNOWN_LISTS)
-def _kept(same: _SameList) -> ToolList:
+def _kept(same: SameList) -> ToolList:
     return _made(same.tools)
 
 
@@ -77,19 +78,19 @@ def _made(tools: tuple[Tool, ...]) -> ToolList:
     return ToolList(tools, tools_link(tools), zlib.compress(text, 1), len(text))
 
 
-class _TooLargeToKeep(Exception):
-    """Carries a list past `lru_cache`, which keeps no errors: few packed bytes can be megabytes of JSON."""
+class TooLargeToKeep(Exception):
+    """Carries what was `made` past `lru_cache`, which keeps no errors: few packed bytes can be megabytes of JSON."""
 
-    def __init__(self, tools: ToolList) -> None:
+    def __init__(self, made: Any) -> None:
         super().__init__()
-        self.tools = tools
+        self.made = made
 
 
 @lru_cache(KNOWN_LISTS)
 def _known(packed: bytes) -> ToolList:
     tools = _read(packed)
     if tools.json_bytes > KNOWN_LIST_BYTES:
-        raise _TooLargeToKeep(tools)
+        raise TooLargeToKeep(tools)
     return tools
 
 

@@ -16,6 +16,9 @@ NO_VISION_NOTE = "[image omitted: the model has no vision]"
 MOVED_IMAGE_NOTE = "[image: shown after the results]"
 ERROR_MARK = "[the tool reported an error]"
 
+# The standard library takes integers of any size; orjson refuses those beyond 64 bits.
+_ARGUMENTS = json.JSONEncoder(ensure_ascii=False)
+
 Part = dict[str, Any]
 Kind = TypeVar("Kind", TextBlock, ThinkingBlock, ToolResultBlock, ToolUseBlock)
 
@@ -51,8 +54,7 @@ def _assistant(message: Message, call_joint: str) -> Part:
 
 
 def _call(call: ToolUseBlock) -> Part:
-    # The standard library takes integers of any size; orjson refuses those beyond 64 bits.
-    arguments = json.dumps(call.input, ensure_ascii=False)
+    arguments = _ARGUMENTS.encode(call.input)
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
 
 

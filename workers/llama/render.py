@@ -14,20 +14,14 @@ only what may be generated changes:
   own variables.
 """
 
-import functools
-import json
-from collections.abc import Sequence
 from typing import Any
 
-import orjson
-
-from scheduler.contract import GenerationRequest, Tool
+from scheduler.contract import GenerationRequest
 from workers.llama.conversation import Part, is_prefilled, said
 from workers.llama.exclusion import grammar_without
-from workers.llama.grammar import safe_schema
+from workers.llama.functions import functions
 from workers.llama.parse import AnswerRules
 
-CACHED_TOOL_SETS = 32
 # How the chat templates in use open a call.
 CALL_OPENERS = ("<tool_call", "<|tool_call", "<function=", "[TOOL_CALLS]", "<|python_tag|>")
 NO_CALLS = grammar_without(CALL_OPENERS)
@@ -42,7 +36,8 @@ def render(
     context_tokens: int,
     call_joint: str = "",
 ) -> dict[str, Any]:
-    """The body for POST /v1/chat/completions. `stop` are the model's own stop words, not the client's.
+    """The body for POST /v1/chat/completions, which only orjson can write. `stop` are the model's own stop words, not
+    the client's.
 
     `call_joint` is what the model's template writes between the text and the calls of an answer.
     """
@@ -99,32 +94,12 @@ def _tools(request: GenerationRequest, body: Part, *, prefilled: bool) -> Part:
     With a given beginning no call is required: the engine holds the beginning against the grammar of the call, answers
     nonsense when it does not fit, and is ended by it (SIGABRT) when the beginning holds the model's end token.
     """
-    functions = _functions(request.tools)
+    known = functions(request.tools)
     choice = request.tool_choice
-    named = [function for function in functions if function["function"]["name"] == choice.name]
-    body["tools"] = named if choice.mode == "tool" and named else functions
+    named = known.named(choice.name) if choice.mode == "tool" else []
+    body["tools"] = named or known.json
     body["tool_choice"] = {"auto": "auto", "none": "none"}.get(choice.mode, "auto" if prefilled else "required")
     body["parallel_tool_calls"] = choice.parallel
     if choice.mode == "none":
         body["grammar"] = NO_CALLS
-    return {"tools": functions} if body["tools"] is not functions else {}
-
-
-def _functions(tools: Sequence[Tool]) -> list[Part]:
-    described = [[tool.name, tool.description, tool.input_schema] for tool in tools]
-    try:
-        return _functions_of(orjson.dumps(described))
-    except TypeError:  # an integer beyond 64 bits, which only the standard library writes
-        return _functions_of(json.dumps(described).encode())
-
-
-@functools.lru_cache(maxsize=CACHED_TOOL_SETS)
-def _functions_of(described: bytes) -> list[Part]:
-    """An agent sends the same 80 KB of tools each turn. The list is shared: nobody may change it."""
-    return [
-        {
-            "type": "function",
-            "function": {"name": name, "description": description, "parameters": safe_schema(schema)},
-        }
-        for name, description, schema in json.loads(described)
-    ]
+    return {"tools": known.json} if named else {}

@@ -1,6 +1,7 @@
 """What is kept of tool lists must not show: neither in what comes back nor in what two lists have in common."""
 
 import zlib
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from scheduler import tool_lists
-from scheduler.contract import GenerationRequest, Tool
+from scheduler.contract import GenerationRequest, Message, TextBlock, Tool
 from scheduler.packing import PLAIN_BYTES, pack, unpack, unpack_with_chain
 from scheduler.policy.chain import chain
 from scheduler.tool_lists import KNOWN_LIST_BYTES, KNOWN_PACKED_BYTES, tool_list
@@ -37,6 +38,24 @@ def test_a_request_and_its_chain_come_back_the_same_with_and_without_what_is_kep
     assert body == pack(request).body
     for _ in range(2):
         assert unpack_with_chain(body) == (request, chain(request))
+
+
+@given(st.lists(tools, max_size=2), st.lists(st.text(), max_size=3), st.text())
+def test_a_chain_that_was_known_comes_back_as_it_would_be_made(
+    given_tools: list[Tool], texts: list[str], system: str
+) -> None:
+    messages = tuple(Message(role="user", content=(TextBlock(text=text),)) for text in texts)
+    request = asked(*given_tools, system=system).model_copy(update={"messages": messages})
+    with_chain = pack(request, links=chain(request))
+    assert unpack_with_chain(with_chain.body) == unpack_with_chain(pack(request).body) == (request, chain(request))
+    assert unpack(with_chain.body) == request
+    assert with_chain.json_bytes == pack(request).json_bytes
+
+
+def test_a_chain_that_was_known_is_not_made_again() -> None:
+    request = asked()
+    other = replace(chain(request), messages=("a message's",), characters=(0, 1))
+    assert unpack_with_chain(pack(request, links=other).body) == (request, other)
 
 
 @given(st.lists(tools, min_size=1, max_size=3), st.lists(tools, min_size=1, max_size=3))

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from api.protocol.request import Call, Reading, parse, parse_count
 from infra.errors import BadRequest
 from scheduler.contract import GenerationRequest, Kind, Message, TextBlock, Thinking
-from scheduler.packing import unpack
+from scheduler.packing import unpack, unpack_with_chain
+from scheduler.policy.chain import chain
 from tests.doubles.bodies import claude_body, claude_headers, session_id
 
 pytestmark = pytest.mark.unit
@@ -54,6 +55,12 @@ def test_every_field_is_carried() -> None:
     assert (request.model, request.max_tokens, request.stop_sequences) == ("anthropic-m", 7, ("b", "a"))
     assert (request.temperature, request.top_p, request.top_k) == (1.0, 0.5, 40)
     assert (call.level, call.stream, call.asked_model) == (2, True, "claude-of-any-name")
+
+
+def test_a_worker_finds_the_chain_that_the_placement_went_by() -> None:
+    call = parsed(claude_body(), claude_headers())
+    request, links = unpack_with_chain(call.request.body)
+    assert links == call.chain == chain(request)
 
 
 @pytest.mark.parametrize(
@@ -287,5 +294,5 @@ def test_what_was_dropped_is_told_with_the_call() -> None:
     assert merged.dropped.attribution_characters == whole.dropped.attribution_characters == len(attribution)
     assert merged.dropped.repeated_characters > len("same words") > whole.dropped.repeated_characters == 0
     assert merged.request.json_bytes < whole.request.json_bytes
-    assert parse_count(raw, models=["m"], reading=Reading(merge_repeated=False)) == whole.request
-    assert parse_count(raw, models=["m"]) == merged.request
+    counted = parse_count(raw, models=["m"], reading=Reading(merge_repeated=False)), parse_count(raw, models=["m"])
+    assert [unpack(one.body) for one in counted] == [unpack(call.request.body) for call in (whole, merged)]

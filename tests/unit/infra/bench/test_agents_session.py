@@ -108,7 +108,8 @@ def test_both_forms_of_a_conversation_are_the_same_prompt(kind: Kind, replies: t
     call = parse(
         bodies.messages_body(spoken), bodies.headers(spoken), key_name="key", models=["model"], default_level=5
     )
-    rendered = render(unpack(call.request.body), slot=1, stop=(), vision=False, context_tokens=40_960)
+    body = render(unpack(call.request.body), slot=1, stop=(), vision=False, context_tokens=40_960)
+    rendered = orjson.loads(orjson.dumps(body))
     sent = orjson.loads(bodies.chat_body(spoken, 1))
     for message in sent["messages"]:
         for made in message.get("tool_calls", []):

@@ -7,6 +7,9 @@ import orjson
 import pytest
 
 from scheduler.contract import GenerationRequest, Message, TextBlock, Thinking, Tool, ToolChoice
+from scheduler.tool_lists import KNOWN_LIST_BYTES
+from workers.llama.functions import functions
+from workers.llama.grammar import safe_schema
 from workers.llama.render import answer_rules, render
 
 pytestmark = pytest.mark.unit
@@ -22,7 +25,13 @@ def asked(**changes: Any) -> GenerationRequest:
 
 
 def body(*, stop: tuple[str, ...] = (), **changes: Any) -> dict[str, Any]:
-    return render(asked(**changes), slot=3, stop=stop, vision=False, context_tokens=CONTEXT)
+    """As the engine reads it."""
+    read: dict[str, Any] = json.loads(written(asked(**changes), stop=stop))
+    return read
+
+
+def written(request: GenerationRequest, *, stop: tuple[str, ...] = ()) -> bytes:
+    return orjson.dumps(render(request, slot=3, stop=stop, vision=False, context_tokens=CONTEXT))
 
 
 def prefill(text: str = "Sure") -> tuple[Message, ...]:
@@ -122,11 +131,52 @@ def test_without_tools_nothing_is_said_of_them() -> None:
     assert not {"tools", "tool_choice", "parallel_tool_calls"} & set(body(tool_choice=ToolChoice(mode="any")))
 
 
-def test_equal_requests_are_equal_bytes() -> None:
-    request: dict[str, Any] = {"tools": (BASH, READ), "system": "S", "thinking": Thinking(enabled=True)}
+CHOICES = [ToolChoice(mode=mode) for mode in ("auto", "any", "none")]
+CHOICES += [ToolChoice(mode="tool", name=name) for name in ("Read", "Gone")]
+BEYOND = Tool(name="Beyond", input_schema={"properties": {"\u00e9": {"enum": [2**64, -(2**63), 1.5, "\u2028"]}}})
 
-    assert orjson.dumps(body(**request)) == orjson.dumps(body(**request))
-    assert json.loads(orjson.dumps(body(**request)))["tools"] == body(**request)["tools"]
+
+@pytest.mark.parametrize("choice", CHOICES, ids=str)
+def test_equal_requests_are_equal_bytes_whether_their_tools_are_known_or_not(choice: ToolChoice) -> None:
+    """What is known is never read again; a copy of it is."""
+    tools = (BASH, READ, BEYOND)
+    request = asked(tools=tools, tool_choice=choice, system="S", thinking=Thinking(enabled=True))
+    before = written(request)
+    copies = tuple(tool.model_copy(deep=True) for tool in tools)
+    assert written(request) == before
+    assert written(request.model_copy(update={"tools": copies})) == before
+    plain = render(request, slot=3, stop=(), vision=False, context_tokens=CONTEXT)
+    assert before == orjson.dumps(with_plain_tools(plain, copies))
+
+
+def with_plain_tools(body: dict[str, Any], tools: tuple[Tool, ...]) -> dict[str, Any]:
+    """The body with all that is kept of tools written out anew."""
+    shown: list[dict[str, Any]] = [
+        {
+            "type": "function",
+            "function": {
+                "name": tool.name, "description": tool.description, "parameters": safe_schema(tool.input_schema),
+            },
+        }
+        for tool in tools
+    ]  # fmt: skip
+    arguments = body["chat_template_kwargs"]
+    if "tools" in arguments:
+        body["chat_template_kwargs"] = arguments | {"tools": shown}
+        return body | {"tools": [function for function in shown if function["function"]["name"] == "Read"]}
+    return body | {"tools": shown}
+
+
+def test_a_list_of_tools_is_made_ready_once_for_as_long_as_it_is_in_use() -> None:
+    tools = (BASH, READ)
+    assert functions(tools) is functions((BASH, READ))
+    assert functions(tuple(tool.model_copy() for tool in tools)) is not functions(tools)
+
+
+def test_a_list_that_is_too_large_to_keep_is_not_kept() -> None:
+    tools = (Tool(name="large", description="x" * (KNOWN_LIST_BYTES + 1), input_schema={}),)
+    assert functions(tools) is not functions(tools)
+    assert written(asked(tools=tools)) == written(asked(tools=tools))
 
 
 @pytest.mark.parametrize("choice", [ToolChoice(mode="any"), ToolChoice(mode="tool", name="Bash")])

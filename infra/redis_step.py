@@ -1,0 +1,54 @@
+"""The broker's atomic steps, called by the shortest way that redis-py has.
+
+Owns: a connection of each thread's own, on which it runs scripts.
+Never: a script's text, a key; the limits and retries of a connection (`redis_client`).
+
+redis-py's own `Script` takes three layers, a pool with its checks and counts of its own to the same connection: more
+than all the rest of a call, in the very moment in which an answer begins.
+"""
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from redis import ConnectionPool, Redis
+from redis.exceptions import NoScriptError
+
+
+class Step:
+    """One script, for all threads. Calling it raises what a command of its client raises."""
+
+    def __init__(self, client: Redis, text: str) -> None:
+        self._script = client.register_script(text)
+        self._pool = client.connection_pool
+
+    def __call__(self, keys: Sequence[str], arguments: Sequence[str | bytes | float]) -> Any:
+        connection = _own_connection(self._pool)
+        connection.connect()  # with its own retries; nothing where it is connected
+
+        def ask() -> Any:
+            connection.send_command("EVALSHA", self._script.sha, len(keys), *keys, *arguments)
+            return connection.read_response()
+
+        try:
+            return connection.retry.call_with_retry(ask, lambda _: connection.disconnect())
+        except NoScriptError:  # a broker that was started again
+            return self._script(keys, arguments)
+
+
+class _Connections(threading.local):
+    """Of this thread, by the pool whose settings they have; the pool closes them."""
+
+    def __init__(self) -> None:
+        self.by_pool: WeakKeyDictionary[ConnectionPool, Any] = WeakKeyDictionary()
+
+
+_own = _Connections()
+
+
+def _own_connection(pool: ConnectionPool) -> Any:  # redis-py types little of a connection
+    connection = _own.by_pool.get(pool)
+    if connection is None:
+        connection = _own.by_pool[pool] = pool.make_connection()
+    return connection
