@@ -4,6 +4,7 @@ import zlib
 from hashlib import sha256
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,9 +61,13 @@ def test_the_bytes_and_the_chain_are_those_that_each_would_be_alone(request_: Ge
     tools = tool_list(request_.tools, keep=False)
     packed, links = pack_with_chain(request_, tools)
     text = request_.model_dump_json(exclude={"tools"}).encode()
-    assert packed.body == len(tools.packed).to_bytes(4) + tools.packed + b"j" + text
+    chained = orjson.dumps([links.system, links.messages, links.characters])
+    lengths = len(tools.packed).to_bytes(4) + len(chained).to_bytes(4)
+    assert packed.body == lengths + tools.packed + chained + b"j" + text
     assert packed.digest == sha256(packed.body).digest()
-    assert packed == pack(request_)
+    plain = pack(request_)
+    assert plain.body == len(tools.packed).to_bytes(4) + bytes(4) + tools.packed + b"j" + text
+    assert packed == plain.model_copy(update={"body": packed.body, "digest": packed.digest})
     assert links == chain(request_)
     assert links.messages == tuple(fingerprint(message.model_dump_json()) for message in request_.messages)
     assert unpack_with_chain(packed.body) == (request_, links)
@@ -72,5 +77,5 @@ def test_a_large_one_is_compressed_and_has_the_same_chain() -> None:
     said = Message(role="user", content=(TextBlock(text="x" * PLAIN_BYTES),))
     large = GenerationRequest(model="m", messages=(said,), max_tokens=1)
     packed, links = pack_with_chain(large, tool_list((), keep=False))
-    assert zlib.decompress(packed.body[5:]) == large.model_dump_json(exclude={"tools"}).encode()
+    assert zlib.decompress(packed.body.partition(b"]z")[2]) == large.model_dump_json(exclude={"tools"}).encode()
     assert (unpack(packed.body), links) == (large, chain(large))
