@@ -16,6 +16,7 @@ from redis.asyncio import Redis
 
 from infra import keys
 from infra.redis_client import broker_errors
+from infra.redis_script import Script
 from scheduler import admitting, scripts
 from scheduler.admitting import API_LIFETIME_MS, ENDED_LIFETIME_MS, URGENT_MS, Admission, Limits
 from scheduler.attempts import LIVES_ON_MS, WAITS_AT_LEAST_MS, requeue_arguments, requeue_keys
@@ -40,7 +41,7 @@ class Jobs:
         self._remembered = remembered or Remembered()
         self._api = api
         self._limits = limits
-        self._admit = redis.register_script(scripts.text("admit"))
+        self._admit = Script(redis, scripts.text("admit"))
         self._cancel = redis.register_script(scripts.text("cancel"))
         self._move = redis.register_script(scripts.text("move"))
         self._requeue = redis.register_script(scripts.text("requeue"))
