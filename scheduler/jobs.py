@@ -101,10 +101,11 @@ class Jobs:
         known = known or admitting.unknown(spec)
         names, arguments = admitting.step(spec, self._api, self._limits, known, candidates, attempts_before, ticket)
         with broker_errors():
-            answer: Any = await self._admit(names, arguments)
+            answer = (await self._admit(names, arguments)).split(b",")
         admission = admitting.outcome(answer, candidates, known, retry_after_s)
-        if len(answer) > admitting.LENGTHS_AT:
-            self._remembered.lengths(spec, *map(admitting.samples, answer[admitting.LENGTHS_AT :]))
+        if len(answer) > admitting.OWN_AT:
+            own, everyone = answer[admitting.OWN_AT : admitting.ALL_AT], answer[admitting.ALL_AT :]
+            self._remembered.lengths(spec, admitting.samples(own), admitting.samples(everyone))
         return admission
 
     async def announce(self) -> None:
