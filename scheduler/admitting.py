@@ -24,7 +24,7 @@ from scheduler.ticket import NO_TICKET, Ticket
 log = structlog.get_logger(__name__)
 ENDED_LIFETIME_MS = 60_000
 API_LIFETIME_MS = 60_000  # renewed each second; as long as a broker may be frozen without harm
-HOME_MOVED, LENGTHS_AT = -2, 5  # of the script's answer
+HOME_MOVED, OWN_AT, ALL_AT = -2, 5, 8  # of the script's answer
 NO_HOME_MS = 0  # a warm-up is nobody's conversation
 HOMES_COUNT_MS = 300_000  # a conversation unused for five minutes no longer counts as load
 URGENT_MS = 600_000  # slots are kept for the urgent levels as long after the last such request
@@ -109,9 +109,12 @@ def _checked(known: Known) -> str:
     return str(known.home.tokens) if known.remembered and known.home else ""
 
 
-def outcome(answer: Sequence[Any], candidates: Sequence[Candidate], known: Known, retry_after_s: int) -> Admission:
-    """What the script answered. Raises QueueFull when every line is full, NoWorker when no candidate is alive,
-    HomeMoved when `known` was remembered and is not true any more."""
+def outcome(answer: Sequence[bytes], candidates: Sequence[Candidate], known: Known, retry_after_s: int) -> Admission:
+    """What the script answered, in its parts.
+
+    Raises QueueFull when every line is full, NoWorker when no candidate is alive, HomeMoved when `known` was remembered
+    and is not true any more.
+    """
     index = int(answer[0])
     if index == HOME_MOVED:
         raise HomeMoved("the conversation's home is another one by now")
@@ -125,7 +128,7 @@ def outcome(answer: Sequence[Any], candidates: Sequence[Candidate], known: Known
             "left_home", conversation=known.conversation, worker=known.home.worker, to=worker,
             home_cost_ms=int(answer[3]), cost_ms=int(answer[2]),
         )  # fmt: skip
-    return Admission(worker, may_use_reserve=bool(answer[1]), cost_ms=int(answer[2]), waits=bool(answer[4]))
+    return Admission(worker, may_use_reserve=answer[1] == b"1", cost_ms=int(answer[2]), waits=answer[4] == b"1")
 
 
 def samples(fields: Sequence[Any]) -> Samples:

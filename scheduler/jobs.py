@@ -16,6 +16,7 @@ from redis.asyncio import Redis
 
 from infra import keys
 from infra.redis_client import broker_errors
+from infra.redis_script import Script
 from scheduler import admitting, scripts
 from scheduler.admitting import API_LIFETIME_MS, ENDED_LIFETIME_MS, URGENT_MS, Admission, Limits
 from scheduler.attempts import LIVES_ON_MS, WAITS_AT_LEAST_MS, requeue_arguments, requeue_keys
@@ -40,7 +41,7 @@ class Jobs:
         self._remembered = remembered or Remembered()
         self._api = api
         self._limits = limits
-        self._admit = redis.register_script(scripts.text("admit"))
+        self._admit = Script(redis, scripts.text("admit"))
         self._cancel = redis.register_script(scripts.text("cancel"))
         self._move = redis.register_script(scripts.text("move"))
         self._requeue = redis.register_script(scripts.text("requeue"))
@@ -100,10 +101,11 @@ class Jobs:
         known = known or admitting.unknown(spec)
         names, arguments = admitting.step(spec, self._api, self._limits, known, candidates, attempts_before, ticket)
         with broker_errors():
-            answer: Any = await self._admit(names, arguments)
+            answer = (await self._admit(names, arguments)).split(b",")
         admission = admitting.outcome(answer, candidates, known, retry_after_s)
-        if len(answer) > admitting.LENGTHS_AT:
-            self._remembered.lengths(spec, *map(admitting.samples, answer[admitting.LENGTHS_AT :]))
+        if len(answer) > admitting.OWN_AT:
+            own, everyone = answer[admitting.OWN_AT : admitting.ALL_AT], answer[admitting.ALL_AT :]
+            self._remembered.lengths(spec, admitting.samples(own), admitting.samples(everyone))
         return admission
 
     async def announce(self) -> None:

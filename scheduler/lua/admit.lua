@@ -13,8 +13,10 @@
 --       24 tokens that the home must still hold, '' when they were read just now
 --       then the record's fields and values, then for each candidate: name, limit of homes (-1: none), slots, 1 when it is
 --       the home, prefill (ms), displaced (ms), prefill of a token (ms), new tokens, expected service (ms)
--- Returns {1-based index of the candidate, 1 when the job may use the reserve of the window, its cost, cost of the home
--- or '', 1 when no slot there is free for it, lengths of answers like its own, of all}, {-2} when its home is another one, or {0} when every line is full, {-1} when none is alive (one that is drained or being stopped is not).
+-- Returns a text, commas between: 1-based index of the candidate, 1 when the job may use the reserve of the window, its
+-- cost, cost of the home or nothing, 1 when no slot there is free for it, then n, mean and m2 of the lengths of answers like
+-- its own and of all, as far as they are known; or '-2' when its home is another one, '0' when every line is full, '-1'
+-- when none is alive (one that is drained or being stopped is not).
 -- Invariant: load is looked at and taken in one step, so several API processes never over-admit. Asked twice for the
 -- same job (a retried command) it answers as the first time. What a home says of tokens and slot is its worker's.
 -- The choice is that of `policy/placement.py`, held equal by a test.
@@ -25,8 +27,10 @@ local fields = tonumber(ARGV[10])
 local first = FIXED_ARGS + 1 + 2 * fields
 local count = (#KEYS - FIXED_KEYS) / KEYS_EACH
 local level, level_weight, looked_at = tonumber(ARGV[2]), tonumber(ARGV[8]), tonumber(ARGV[16])
+local home_ms, margin, near_ms, urgent_end = tonumber(ARGV[6]), tonumber(ARGV[14]), tonumber(ARGV[15]), tonumber(ARGV[18])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local lives = (home_ms > 0 or ARGV[24] ~= '') and redis.call('HMGET', KEYS[4], 'worker', 'tokens') or {}
 
 local function candidate(i)
   local k, a = FIXED_KEYS + 1 + KEYS_EACH * (i - 1), first + ARGS_EACH * (i - 1)
@@ -76,19 +80,25 @@ local function ahead(c)
   return number, total
 end
 
+local function kept_slots(c)
+  return math.floor(tonumber(ARGV[21]) * c.slots)
+end
+
 -- The slots that this job may have: some are kept for the urgent levels, less those that are at work for them.
 local function usable_slots(c)
-  if level <= tonumber(ARGV[18]) or redis.call('EXISTS', c.urgent) == 0 then return c.slots end
+  if level <= urgent_end or redis.call('EXISTS', c.urgent) == 0 then return c.slots end
   local urgent = 0
   for _, id in ipairs(redis.call('HKEYS', c.running)) do
-    if tonumber(redis.call('HGET', ARGV[17] .. id, 'level') or 0) <= tonumber(ARGV[18]) then urgent = urgent + 1 end
+    if tonumber(redis.call('HGET', ARGV[17] .. id, 'level') or 0) <= urgent_end then urgent = urgent + 1 end
   end
-  return c.slots - math.max(0, math.floor(tonumber(ARGV[21]) * c.slots) - urgent)
+  return c.slots - math.max(0, kept_slots(c) - urgent)
 end
 
 local function wait_ms(c)
+  local taken = c.queued + redis.call('HLEN', c.running)
+  if taken < c.slots - kept_slots(c) then return 0 end
   local slots = usable_slots(c)
-  if c.queued + redis.call('HLEN', c.running) < slots then return 0 end
+  if taken < slots then return 0 end
   local busy, busy_ms = running(c)
   local number, ms = ahead(c)
   local up_to = c.queued <= looked_at and 0 or redis.call('ZCOUNT', c.line, '-inf', '(' .. string.format('%.0f', (level + 1) * level_weight))
@@ -99,7 +109,7 @@ local function wait_ms(c)
 end
 
 local function measure(c)
-  c.held = redis.call('ZCOUNT', c.homes, now - tonumber(ARGV[9]), '+inf')
+  if c.limit >= 0 or not c.is_home then c.held = redis.call('ZCOUNT', c.homes, now - tonumber(ARGV[9]), '+inf') end
   local displaced = (c.is_home or c.held < c.slots) and 0 or c.displaced_ms
   c.wait = wait_ms(c)
   c.cost = c.wait + c.prefill_ms + displaced
@@ -107,8 +117,8 @@ end
 
 -- Whether, whatever waits there, it can neither be chosen nor be the reason why another one is.
 local function is_too_dear(c, best, home)
-  if home and c.prefill_ms + tonumber(ARGV[14]) >= home.cost then return true end
-  return best and c.prefill_ms > best + math.max(tonumber(ARGV[14]), tonumber(ARGV[15]))
+  if home and c.prefill_ms + margin >= home.cost then return true end
+  return best and c.prefill_ms > best + math.max(margin, near_ms)
 end
 
 local function least(list)
@@ -118,21 +128,22 @@ local function least(list)
 end
 
 local function choose(open)
-  local enough = least(open) + tonumber(ARGV[14])
+  if #open == 1 then return open[1] end
+  local enough = least(open) + margin
   local near = {}
   for _, c in ipairs(open) do
     if c.is_home and c.cost <= enough then return c end
     if (c.limit < 0 or c.held < c.limit) and c.cost <= enough then near[#near + 1] = c end
   end
   if #near == 0 then near = open end
-  local close = least(near) + tonumber(ARGV[15])
+  local close = least(near) + near_ms
   for _, c in ipairs(near) do
     if c.cost <= close then return c end
   end
 end
 
 local function leave_home(new)
-  local old = redis.call('HGET', KEYS[4], 'worker')
+  local old = lives[1]
   if not old or old == new then return end
   redis.call('DEL', KEYS[4])
   if old == ARGV[20] then redis.call('ZREM', KEYS[6], ARGV[7]) end
@@ -146,17 +157,23 @@ local function settle(c)
   leave_home(c.name)
   redis.call('HSET', KEYS[4], 'worker', c.name, 'used_ms', now)
   redis.call('PEXPIRE', KEYS[4], ARGV[6])
-  redis.call('ZADD', c.homes, now, ARGV[7])
-  redis.call('ZREMRANGEBYSCORE', c.homes, '-inf', now - tonumber(ARGV[6]))
+  if redis.call('ZADD', c.homes, now, ARGV[7]) == 1 then  -- they grow only by a new one
+    redis.call('ZREMRANGEBYSCORE', c.homes, '-inf', now - home_ms)
+  end
   redis.call('PEXPIRE', c.homes, ARGV[6])
 end
 
 local function tell(c)
-  if level <= tonumber(ARGV[18]) then redis.call('SET', c.urgent, 1, 'PX', ARGV[19]) end
+  if level <= urgent_end then redis.call('SET', c.urgent, 1, 'PX', ARGV[19]) end
   if redis.call('EXISTS', c.holding) == 1 then
     redis.call('XADD', c.control, 'MAXLEN', '~', 1000, '*', 'job', '')
     redis.call('PEXPIRE', c.control, 600000)
   end
+end
+
+local function lengths(key)
+  local r = redis.call('HMGET', key, 'n', 'mean', 'm2')
+  return (r[1] or '') .. ',' .. (r[2] or '') .. ',' .. (r[3] or '')
 end
 
 local function take(c, home_cost)
@@ -167,28 +184,27 @@ local function take(c, home_cost)
     unpack(ARGV, FIXED_ARGS + 1, first - 1))
   redis.call('PEXPIRE', KEYS[1], ARGV[4])
   redis.call('ZADD', c.line, level * level_weight + arrival, ARGV[1])
-  if tonumber(ARGV[6]) > 0 then settle(c) end
+  if home_ms > 0 then settle(c) end
   if ARGV[22] ~= '' then redis.call('LPUSH', c.tickets, ARGV[22] .. c.name .. ARGV[23]) end
   tell(c)
   redis.call('XADD', KEYS[3], 'MAXLEN', '~', 64, '*', 'job', ARGV[1])
   redis.call('PEXPIRE', KEYS[3], ARGV[11])
-  return {c.index, reserve, string.format('%.0f', c.cost), home_cost, c.wait > 0 and 1 or 0,
-    redis.call('HMGET', KEYS[7], 'n', 'mean', 'm2'), redis.call('HMGET', KEYS[8], 'n', 'mean', 'm2')}
+  return table.concat({c.index, reserve, string.format('%.0f', c.cost), home_cost, c.wait > 0 and 1 or 0,
+    lengths(KEYS[7]), lengths(KEYS[8])}, ',')
 end
 
 local function home_moved()
   if known[1] or ARGV[24] == '' then return false end
-  local r = redis.call('HMGET', KEYS[4], 'worker', 'tokens')
-  return r[1] ~= ARGV[20] or (r[2] or '0') ~= ARGV[24]
+  return lives[1] ~= ARGV[20] or (lives[2] or '0') ~= ARGV[24]
 end
 
-if home_moved() then return {-2} end
+if home_moved() then return '-2' end
 
 local open, alive, home, best = {}, false, nil, nil
 for i = 1, count do
   local c = candidate(i)
   if known[1] then
-    if c.name == known[1] then return {i, tonumber(known[2]), '0', '', 0} end
+    if c.name == known[1] then return i .. ',' .. known[2] .. ',0,,0' end
   elseif not is_too_dear(c, best, home) and takes_work(c) then
     alive = true
     c.queued = redis.call('ZCARD', c.line)
@@ -201,4 +217,4 @@ for i = 1, count do
   end
 end
 if #open > 0 then return take(choose(open), home and string.format('%.0f', home.cost) or '') end
-return {alive and 0 or -1}
+return alive and '0' or '-1'

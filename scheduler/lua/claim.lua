@@ -149,20 +149,20 @@ table.sort(line, function(a, b)
 end)
 
 -- For whom slots are kept.
-redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', now)
-local back, returning = redis.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES'), {}
+local returning, back = {}, redis.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES')
+if #back > 0 and redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', now) > 0 then
+  back = redis.call('ZRANGE', KEYS[3], 0, -1, 'WITHSCORES')
+end
 for i = 1, #back, 2 do
   local level, whom = string.match(back[i], '^(%d+):(.*)$')
   returning[#returning + 1] = {level = tonumber(level), whom = whom, left = tonumber(back[i + 1]) - now, name = back[i]}
   is_here(whom)
 end
-local urgent_left = redis.call('PTTL', KEYS[4])
+local share = math.floor(tonumber(ARGV[12]) * slots)
+local urgent_left = share > 0 and background >= slots - share and redis.call('PTTL', KEYS[4]) or 0
 
 local function kept(pair)
-  if pair.level > urgent_end and urgent_left > 0 then
-    local share = math.floor(tonumber(ARGV[12]) * slots)
-    if share > 0 and background >= slots - share then return urgent_left end
-  end
+  if pair.level > urgent_end and urgent_left > 0 then return urgent_left end
   if (runs[pair.whom] or 0) < math.ceil(slots / agents_here) then return 0 end
   local left, seen, count = nil, {}, 0
   for _, one in ipairs(returning) do
