@@ -1,6 +1,7 @@
 """What is written once for a request's bytes and its chain must be what each would have written for itself."""
 
 import zlib
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
@@ -67,7 +68,7 @@ def test_the_bytes_and_the_chain_are_those_that_each_would_be_alone(request_: Ge
     assert packed.digest == sha256(packed.body).digest()
     plain = pack(request_)
     assert plain.body == len(tools.packed).to_bytes(4) + bytes(4) + tools.packed + b"j" + text
-    assert packed == plain.model_copy(update={"body": packed.body, "digest": packed.digest})
+    assert packed == replace(plain, body=packed.body, digest=packed.digest)
     assert links == chain(request_)
     assert links.messages == tuple(fingerprint(message.model_dump_json()) for message in request_.messages)
     assert unpack_with_chain(packed.body) == (request_, links)
