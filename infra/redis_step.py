@@ -15,6 +15,8 @@ from weakref import WeakKeyDictionary
 from redis import ConnectionPool, Redis
 from redis.exceptions import NoScriptError
 
+from infra.redis_script import Argument, packed
+
 
 class Step:
     """One script, for all threads. Calling it raises what a command of its client raises."""
@@ -23,12 +25,17 @@ class Step:
         self._script = client.register_script(text)
         self._pool = client.connection_pool
 
-    def __call__(self, keys: Sequence[str], arguments: Sequence[str | bytes | float]) -> Any:
+    def command(self, keys: Sequence[str], arguments: Sequence[Argument]) -> bytes:
+        """The call as it goes to the broker."""
+        return packed(["EVALSHA", self._script.sha, len(keys), *keys, *arguments])
+
+    def __call__(self, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
+        command = [self.command(keys, arguments)]
         connection = _own_connection(self._pool)
         connection.connect()  # with its own retries; nothing where it is connected
 
         def ask() -> Any:
-            connection.send_command("EVALSHA", self._script.sha, len(keys), *keys, *arguments)
+            connection.send_packed_command(command)
             return connection.read_response()
 
         try:

@@ -9,16 +9,18 @@ import json
 import math
 import uuid
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from time import monotonic
 from typing import Any
 
 import structlog
-from redis import Redis
+from redis import Redis, RedisError
 
 from infra import keys
 from infra.redis_client import BLOCK_MS, broker_errors
 from infra.redis_step import Step
 from scheduler import scripts
+from scheduler.ahead import Ahead
 from scheduler.attempts import attempt_span, requeue_arguments, requeue_keys
 from scheduler.contract import ClaimedJob, Delta, Kind, WorkerInfo, decode_deltas
 from scheduler.draining import DRAIN_MARK_MS
@@ -49,6 +51,16 @@ class SlotKept(Exception):
         self.held_ms = held_ms
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A claim that is `sent`, or still to be; the token makes one claim of it, however often it is put."""
+
+    names: list[str]
+    arguments: list[str | int | float]
+    token: str
+    sent: bool = False
+
+
 class Claims:
     """This worker's hold on its line. All methods raise BrokerDown when Redis does not answer."""
 
@@ -63,6 +75,7 @@ class Claims:
         self._rules = rules
         self._remembered_ms = math.ceil(max(REMEMBERED_MS, FADED_HALF_LIVES * rules.half_life_ms))
         self._claim = Step(redis, scripts.text("claim"))
+        self._ahead = Ahead(redis)
         self._beat = redis.register_script(scripts.text("beat"))
         self._settle = Step(redis, scripts.text("settle"))
         self._requeue = redis.register_script(scripts.text("requeue"))
@@ -92,6 +105,39 @@ class Claims:
         the free slots hold, and `token_ms` the prefill of a token here. Raises SlotKept.
         redis-py may send the command twice, and both copies may be carried out: the token makes them one claim.
         """
+        return self.answer(self._question(slots, tickets, cached, token_ms))
+
+    def ask(self, slots: int, tickets: int, cached: Sequence[Cached], token_ms: float) -> Question:
+        """As `claim`, for a thread that may not wait: another one must take the `answer`, or `drop` it."""
+        question = self._question(slots, tickets, cached, token_ms)
+        return replace(question, sent=self._ahead.send(self._claim.command(question.names, question.arguments)))
+
+    def answer(self, question: Question) -> ClaimedJob | None:
+        """What `claim` returns for it, or raises."""
+        with broker_errors():
+            found = self._answered(question)
+        if found is None:
+            return None
+        if len(found) == 1:
+            raise SlotKept(found[0])
+        return _claimed(found, question.token)
+
+    def drop(self, question: Question) -> None:
+        """Nobody takes the answer. A job that it claimed goes back into the line, as `beat` says."""
+        if question.sent:
+            self._ahead.drop()
+
+    def _answered(self, question: Question) -> Any:
+        try:
+            if question.sent:
+                return self._ahead.answer()
+        except (RedisError, OSError) as error:
+            log.info("claim_asked_again", reason=type(error).__name__)
+        found = self._claim(question.names, question.arguments)
+        self._ahead.connect()
+        return found
+
+    def _question(self, slots: int, tickets: int, cached: Sequence[Cached], token_ms: float) -> Question:
         names = [f(self._worker) for f in (keys.line, keys.running, keys.back, keys.urgent, keys.holding)]
         rules, token = self._rules, uuid.uuid4().hex
         arguments: list[str | int | float] = [
@@ -101,13 +147,7 @@ class Claims:
             json.dumps([(one.conversation, one.level, one.prefill_ms, one.left_ms) for one in cached]), token_ms,
             WORTH, LONGEST_STEPS,
         ]  # fmt: skip
-        with broker_errors():
-            found: Any = self._claim(names, arguments)
-        if found is None:
-            return None
-        if len(found) == 1:
-            raise SlotKept(found[0])
-        return _claimed(found, token)
+        return Question(names, arguments, token)
 
     def settle(self, job: ClaimedJob, used_ms: float, output_tokens: int | None, *, in_tool_call: bool) -> None:
         """Charge `job`'s agent and key what was used in place of what was expected, once, however often it is said.

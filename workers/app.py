@@ -148,6 +148,7 @@ def _consume(app: Celery, work: Work, serving: Serving, settings: Settings) -> N
     """Take tickets until a signal ends it; Celery's warm shutdown waits for running tasks."""
     app.task(work.generate, name=TASK_NAME, bind=False, ignore_result=True)
     pool.GatedPool.gate = staticmethod(serving.usable_slots)
+    pool.GatedPool.begin = staticmethod(work.begin)
 
     def on_ready(**_: Any) -> None:
         serving.consuming.set()  # only now: a signal that came earlier would not have drained

@@ -10,6 +10,7 @@ It keeps the hub: kombu's own "current" one is none any more once a broken conne
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from celery.concurrency.base import apply_target
@@ -19,10 +20,11 @@ from kombu.asynchronous import Hub
 
 
 class GatedPool(ThreadPool):  # type: ignore[misc]  # celery is untyped
-    """Threads = slots; `gate` says how many of them may be used now, `stopping` hears that it ends. The composition
-    root sets these, and the hub of the worker, before that starts."""
+    """Threads = slots; `gate` says how many of them may be used now, `begin` what a ticket is worked on in, `stopping`
+    hears that it ends. The composition root sets these, and the hub of the worker, before that starts."""
 
     gate: Callable[[], int] = staticmethod(lambda: 0)
+    begin: Callable[[], AbstractContextManager[object]] = staticmethod(nullcontext)
     stopping: Callable[[], None] = staticmethod(lambda: None)
     hub: Hub | None = None
 
@@ -46,9 +48,12 @@ class GatedPool(ThreadPool):  # type: ignore[misc]  # celery is untyped
         accept_callback: Any = None,
         **_: Any,
     ) -> ApplyResult:
+        begun = type(self).begin()
+
         def run() -> None:
             try:
-                apply_target(target, args, kwargs, callback, accept_callback)
+                with begun:
+                    apply_target(target, args, kwargs, callback, accept_callback)
             finally:
                 wake()
 

@@ -25,7 +25,7 @@ from infra.errors import (
 )
 from infra.observability import metrics, stages
 from infra.observability.traces import NO_TRACES, Traces
-from scheduler.claims import Claims, SlotKept
+from scheduler.claims import Claims
 from scheduler.contract import ClaimedJob, Delta, Finished, Rates, Started
 from scheduler.packing import unpack_with_chain
 from scheduler.policy.chain import Chain
@@ -34,8 +34,8 @@ from workers import tracing
 from workers.attempts import Attempts
 from workers.bases import Found, prepare
 from workers.caches import Caches
-from workers.keeping import worth_keeping
 from workers.llama.client import End, Event, Generation, Prompt
+from workers.next_job import Begun, NextJob
 from workers.resuming import Over, Resumed, resume
 from workers.running import Running
 from workers.serving import Serving
@@ -61,6 +61,11 @@ class Work:
         self._retries = retries
         self._running = running
         self._serving = serving
+        self._next_job = NextJob(claims, running, serving)
+
+    def begin(self) -> Begun:
+        """As `NextJob.begin`."""
+        return self._next_job.begin()
 
     def generate(self, job_id: str, *_: object) -> None:
         """Take the best job of the line and answer it. The ticket's arguments only say which job caused it."""
@@ -70,7 +75,7 @@ class Work:
     def _generate(self, job_id: str) -> None:
         stages.begin(traced=self._traces.on)
         stages.mark("picked_up")
-        job = self._next_job()
+        job = self._next_job.take()
         if job is None:
             return
         stages.mark("claimed")
@@ -101,22 +106,6 @@ class Work:
             serving = self._serving
             marks = stages.marks()
             tracing.tell(self._traces, job, serving.model_name, serving.name, answer, ended, reason, marks)
-
-    def _next_job(self) -> ClaimedJob | None:
-        """The best job of the line; as long as a slot is kept from those that wait there, the ticket waits, too.
-
-        None when there is none, or when the worker takes no tickets any more: the engine went away after this one was
-        taken, and `recovery` replaces it once it is back, or the worker is being stopped.
-        """
-        while slots := self._serving.usable_slots():
-            seen = self._running.changes
-            try:
-                cached = worth_keeping(self._serving.caches, self._claims.rules)
-                token_ms = 1000 / self._rates().prefill_tokens_per_s
-                return self._claims.claim(slots, self._running.tickets, cached, token_ms)
-            except SlotKept as kept:
-                self._running.wait_change(seen, kept.held_ms / 1000)
-        return None
 
     def _answer(self, job: ClaimedJob, answer: Writer) -> None:
         with settled(self._claims, job, self._rates) as used:
