@@ -22,7 +22,7 @@ class Ahead:
         self._under_way = threading.Lock()
 
     def send(self, command: bytes) -> bool:
-        """Whether the packed `command` is on its way; False while another one is, or where a connection is still to be made."""
+        """Whether the packed `command` is on its way; False while another one is, or without a connection yet."""
         if not self._under_way.acquire(blocking=False):
             return False
         with suppress(RedisError):
