@@ -86,7 +86,8 @@ def started(model: str, workers: int = 1, **changes: Any) -> Iterator[House]:
         redis_url = valkey.url("127.0.0.1", broker_port, "")
         chosen = {"port": port, "model": model, "data_dir": folder, "log_format": "json", "redis_url": redis_url}
         settings = Settings(**(chosen | changes))
-        broker = parts.enter_context(_part(valkey.command(folder / "broker", "127.0.0.1", broker_port, ""), logs, {}))
+        command = valkey.command(folder / "broker", "127.0.0.1", broker_port, "")
+        broker = parts.enter_context(_part(command, logs, valkey.MEMORY | os.environ))
         valkey.wait_until_answers(redis_url, lambda: _alive(broker), time.sleep)
         api = parts.enter_context(_part(list(API), logs, environment(settings)))
         staff = [

@@ -124,7 +124,7 @@ def broker(
     os.set_inheritable(held, True)
     console.say("Broker ready for the other parts. Give each of them:")
     console.say(f"  export CORRAL_REDIS_URL={valkey.url(_reachable(host), number, password)}")
-    become(valkey.command(folder, host, number, password), dict(os.environ))
+    become(valkey.command(folder, host, number, password), valkey.MEMORY | os.environ)
 
 
 def _reachable(host: str) -> str:

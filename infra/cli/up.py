@@ -190,7 +190,7 @@ def _start_broker(house: House, settings: Settings, signals: Signals) -> str:
     command = broker.command(folder, "127.0.0.1", port, password)
     log = _log(settings, "broker")
     # Started again it reads its data back from disk.
-    part = Part("broker", Stage.BROKER, command, parts.environment(settings), log)
+    part = Part("broker", Stage.BROKER, command, broker.MEMORY | parts.environment(settings), log)
     house.start(part)
     url = broker.url("127.0.0.1", port, password)
     broker.wait_until_answers(url, part.check, signals.wait)
