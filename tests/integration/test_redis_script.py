@@ -19,8 +19,8 @@ ECHO = "return {KEYS[1], ARGV[1], ARGV[2], redis.call('INCR', KEYS[1])}"
 
 @pytest.fixture
 async def one(broker: Broker) -> AsyncIterator[Redis]:
-    """A client with one connection, so that what a command leaves behind meets the next."""
-    client = async_client(broker.url, connections=1)
+    """A client with few connections: a script keeps one, so that what a command leaves behind meets the next."""
+    client = async_client(broker.url, connections=3)
     yield client
     await client.aclose()
 
@@ -77,7 +77,7 @@ async def test_an_error_of_the_script_is_raised_and_the_connection_stays(one: Re
 
 
 async def test_a_silent_broker_is_given_up_and_its_late_answer_is_nobodys(own_broker: Broker) -> None:
-    client = async_client(own_broker.url, connections=1, timeout_s=0.2)
+    client = async_client(own_broker.url, connections=3, timeout_s=0.2)
     script = Script(client, "return ARGV[1]")
     await script([], ["first"])
     own_broker.freeze()
@@ -97,3 +97,13 @@ async def test_the_answer_to_one_who_has_gone_is_nobodys(one: Redis, broker: Bro
         with pytest.raises(asyncio.CancelledError):
             await asking
     assert await script([], ["next"]) == b"next"
+
+
+async def test_more_at_once_than_connections_are_kept_are_all_answered(broker: Broker) -> None:
+    client = async_client(broker.url, connections=6)
+    script = Script(client, ECHO)
+    for _ in range(2):
+        answers = await asyncio.gather(*(script(["n"], [number, ""]) for number in range(40)))
+        assert [int(answer[1]) for answer in answers] == list(range(40))
+    assert await client.get("n") == b"80"
+    await client.aclose()
