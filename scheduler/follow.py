@@ -26,6 +26,7 @@ from scheduler.contract import Delta, decode_deltas
 log = structlog.get_logger(__name__)
 RETRY_S = 0.2
 APART_S = 0.003  # reads begin, unless the last one had to wait for longer
+GIVES_WAY_S = 0.002  # to the admission for which the reader wakes: its job's first delta takes longer to come
 MOST_ENTRIES = 500
 START = "0"
 
@@ -113,17 +114,18 @@ class Follower:
             if not self._feeds:
                 self._wanted.clear()
                 await self._wanted.wait()
+                await asyncio.sleep(GIVES_WAY_S)
             asked_s = monotonic()
             try:
-                await self._read()
-                if (left_s := asked_s + APART_S - monotonic()) > 0:
-                    await asyncio.sleep(left_s)
+                least_s = 0.0 if await self._read() else GIVES_WAY_S
+                if (rest_s := max(least_s, asked_s + APART_S - monotonic())) > 0:
+                    await asyncio.sleep(rest_s)
             except BrokerDown as error:
                 log.warning("reader_waits", reason=error.message)
                 await asyncio.sleep(RETRY_S)
 
-    async def _read(self) -> None:
-        """Raises BrokerDown."""
+    async def _read(self) -> bool:
+        """Whether something came of a job; else the reader was woken, or has waited in vain. Raises BrokerDown."""
         # A torn stream would be given back at once, each time.
         wanted: Any = {name: feed.last_id for name, feed in self._feeds.items() if not feed.torn}
         wanted[self._wake] = self._wake_id
@@ -137,6 +139,7 @@ class Follower:
                 await self._look_back(name, feed, entries[-1][0].decode())
                 for entry_id, fields in entries:
                     feed.put(entry_id.decode(), fields[b"d"])
+        return any(raw_name.decode() != self._wake for raw_name, _ in answer or ())
 
     async def _look_back(self, name: str, feed: Feed, newest_id: str) -> None:
         """A new attempt goes on from what stands in the stream: all that has come of it must stand there."""
