@@ -26,7 +26,7 @@ from scheduler.contract import Delta, decode_deltas
 log = structlog.get_logger(__name__)
 RETRY_S = 0.2
 APART_S = 0.003  # reads begin, unless the last one had to wait for longer
-TURN_S = 0.001  # for others: who follows is about to send a job, whom a read woke is to be served before the next one
+GIVES_WAY_S = 0.002  # to whoever is about to send the job it follows, and to those whom a read woke
 MOST_ENTRIES = 500
 START = "0"
 
@@ -114,11 +114,11 @@ class Follower:
             if not self._feeds:
                 self._wanted.clear()
                 await self._wanted.wait()
-                await asyncio.sleep(TURN_S)
+                await asyncio.sleep(GIVES_WAY_S)
             asked_s = monotonic()
             try:
                 await self._read()
-                await asyncio.sleep(max(asked_s + APART_S - monotonic(), TURN_S))
+                await asyncio.sleep(max(asked_s + APART_S - monotonic(), GIVES_WAY_S))
             except BrokerDown as error:
                 log.warning("reader_waits", reason=error.message)
                 await asyncio.sleep(RETRY_S)

@@ -16,7 +16,7 @@ from infra import keys
 from infra.redis_client import READ_TIMEOUT_S, async_client
 from scheduler import scripts
 from scheduler.contract import Delta, TextDelta, encode_deltas
-from scheduler.follow import APART_S, Feed, Follower
+from scheduler.follow import APART_S, GIVES_WAY_S, Feed, Follower
 from tests.doubles.broker import Broker
 
 pytestmark = pytest.mark.integration
@@ -52,6 +52,22 @@ async def write(client: Redis, name: str, *numbers: int) -> None:
     await pipeline.execute()
 
 
+def reads(follower: Follower) -> tuple[list[float], list[float]]:
+    """When each read from now on began, and when it was answered."""
+    asked_s: list[float] = []
+    answered_s: list[float] = []
+    xread = follower._reader.xread
+
+    async def counted(*given: Any, **named: Any) -> Any:
+        asked_s.append(monotonic())
+        answer = await xread(*given, **named)
+        answered_s.append(monotonic())
+        return answer
+
+    follower._reader.xread = counted  # type: ignore[method-assign]
+    return asked_s, answered_s
+
+
 async def read(feed: Feed, count: int) -> list[Delta]:
     found: list[Delta] = []
     async with asyncio.timeout(WAIT_S):
@@ -82,20 +98,30 @@ async def test_three_hundred_streams_share_one_connection_and_lose_nothing(broke
 async def test_entries_that_come_one_upon_the_other_are_read_together(broker: Broker) -> None:
     """No two reads begin sooner after each other than APART_S, however many entries come meanwhile."""
     async with following(broker.url) as (follower, client), follower.follow("stream") as feed:
-        asked_s: list[float] = []
-        xread = follower._reader.xread
-
-        async def counted(*given: Any, **named: Any) -> Any:
-            asked_s.append(monotonic())
-            return await xread(*given, **named)
-
-        follower._reader.xread = counted  # type: ignore[method-assign]
+        asked_s, _ = reads(follower)
         for number in range(1, 501):
             await write(client, "stream", number)
         assert await read(feed, 500) == texts(*range(1, 501))
     apart = [later - earlier for earlier, later in pairwise(asked_s)]
     assert len(apart) > 1
     assert min(apart) >= APART_S - CLOCK_SLACK_S
+
+
+async def test_the_reader_gives_way_to_the_admission_for_which_it_wakes(broker: Broker) -> None:
+    """From its rest, and out of a blocking read."""
+    async with following(broker.url) as (follower, client):
+        asked_s, answered_s = reads(follower)
+        await asyncio.sleep(0)  # now it rests
+        began_s = monotonic()
+        async with follower.follow("stream") as feed:
+            while not asked_s:  # noqa: ASYNC110  # only the reader's next turn shows it
+                await asyncio.sleep(0)
+            assert asked_s[0] - began_s >= GIVES_WAY_S - CLOCK_SLACK_S
+            await asyncio.sleep(2 * APART_S)
+            await client.xadd(keys.wake(API), {"job": "stream"})
+            await write(client, "stream", 1)
+            assert await read(feed, 1) == texts(1)
+        assert asked_s[1] - answered_s[0] >= GIVES_WAY_S - CLOCK_SLACK_S
 
 
 async def test_a_stream_joins_in_the_middle_of_a_blocking_read(broker: Broker) -> None:
