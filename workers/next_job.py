@@ -34,13 +34,22 @@ class NextJob:
         question = self._claims.ask(slots, self._running.tickets + 1, *self._state()) if slots else None
         return Begun(self._claims, self._begun, question, seen)
 
+    def under_way(self) -> None:
+        """In the ticket's thread: the engine has its request, and Celery's own thread may go on with other things."""
+        if (begun := self._ticket()) is not None:
+            begun.let_go()
+
+    def _ticket(self) -> "Begun | None":
+        found: Begun | None = getattr(self._begun, "ticket", None)
+        return found
+
     def take(self) -> ClaimedJob | None:
         """The best job of the line; as long as a slot is kept from those that wait there, the ticket waits, too.
 
         None when there is none, or when the worker takes no tickets any more: the engine went away after this one was
         taken, and `recovery` replaces it once it is back, or the worker is being stopped.
         """
-        begun: Begun | None = getattr(self._begun, "ticket", None)
+        begun = self._ticket()
         question = begun.question() if begun else None
         # What was asked already is answered all the same: it may have claimed a job.
         while (slots := self._serving.usable_slots()) or question:
@@ -51,6 +60,7 @@ class NextJob:
                 return self._claims.claim(slots, self._running.tickets, *self._state())
             except SlotKept as kept:
                 question = None
+                self.under_way()
                 self._running.wait_change(seen, kept.held_ms / 1000)
         return None
 
@@ -69,6 +79,16 @@ class Begun:
         self._claims = claims
         self._tickets = tickets
         self._question = question
+        self._let_go = threading.Event()
+
+    def give_way(self, limit_s: float) -> bool:
+        """In Celery's own thread: wait until the ticket's thread waits for others, for `limit_s` at most; whether it
+        does."""
+        return self._let_go.wait(limit_s)
+
+    def let_go(self) -> None:
+        """The ticket's thread waits for others now."""
+        self._let_go.set()
 
     def question(self) -> Question | None:
         """What was asked, once."""
@@ -80,5 +100,6 @@ class Begun:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._tickets.ticket = None
+        self.let_go()
         if (question := self.question()) is not None:
             self._claims.drop(question)

@@ -11,12 +11,27 @@ It keeps the hub: kombu's own "current" one is none any more once a broken conne
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Protocol
 
 from celery.concurrency.base import apply_target
 from celery.concurrency.thread import ApplyResult
 from celery.concurrency.thread import TaskPool as ThreadPool
 from kombu.asynchronous import Hub
+
+GIVES_WAY_S = 0.005
+
+
+class Begun(AbstractContextManager[object], Protocol):
+    """What a ticket is worked on in."""
+
+    def give_way(self, limit_s: float) -> bool:
+        """Wait until its thread waits for others, for `limit_s` at most; whether it does."""
+
+
+class _Nothing(nullcontext[object]):
+    def give_way(self, _: float) -> bool:
+        """There is nobody to give way to."""
+        return True
 
 
 class GatedPool(ThreadPool):  # type: ignore[misc]  # celery is untyped
@@ -24,7 +39,7 @@ class GatedPool(ThreadPool):  # type: ignore[misc]  # celery is untyped
     hears that it ends. The composition root sets these, and the hub of the worker, before that starts."""
 
     gate: Callable[[], int] = staticmethod(lambda: 0)
-    begin: Callable[[], AbstractContextManager[object]] = staticmethod(nullcontext)
+    begin: Callable[[], Begun] = staticmethod(_Nothing)
     stopping: Callable[[], None] = staticmethod(lambda: None)
     hub: Hub | None = None
 
@@ -57,7 +72,10 @@ class GatedPool(ThreadPool):  # type: ignore[misc]  # celery is untyped
             finally:
                 wake()
 
-        return ApplyResult(self.executor.submit(run))
+        result = ApplyResult(self.executor.submit(run))
+        # What Celery does now would hold Python's lock in the moment in which the engine is to be given its work.
+        begun.give_way(GIVES_WAY_S)
+        return result
 
 
 def wake() -> None:

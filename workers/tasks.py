@@ -168,7 +168,7 @@ class Work:
         """Everything but the end, which is returned; None when there was none."""
         last: Finished | None = None
         try:
-            for events in generation.together():
+            for events in generation.together(self._next_job.under_way):
                 last = self._told(turn, events, answer)
         except PromptTooLong as error:  # whoever refused it, the client is told the same maximum
             if (full := turn.resumed.at_window_end(self._serving)) is not None:

@@ -8,7 +8,7 @@ reads the answer rests a little, and takes all that has come at once.
 """
 
 import http.client
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import inf
 from time import monotonic, sleep
@@ -65,6 +65,10 @@ class Deadlines:
         )
 
 
+def _nothing() -> None:
+    """Nobody wants to know."""
+
+
 class Generation:
     """One answer. Leaving the `with` block closes the connection, which cancels what still runs on the engine."""
 
@@ -111,14 +115,15 @@ class Generation:
         for come in self.together():
             yield from come
 
-    def together(self) -> Iterator[list[Event]]:
-        """The answer's events in order, in lists of those that have come together; the very last one is End.
+    def together(self, asked: Callable[[], None] = _nothing) -> Iterator[list[Event]]:
+        """The answer's events in order, in lists of those that have come together; the very last one is End. `asked` is
+        called when the request is on its way.
 
         Raises Cancelled, PromptTooLong, EngineLost, EngineRefused, EngineTimeout, DeadlinePassed
         or TooSlow; what came ahead of an error has been given out.
         """
         try:
-            yield from self._events()
+            yield from self._events(asked)
         except (OSError, HttpParserError, EngineError) as error:
             # Whatever breaks after a cancel broke because of it: the socket was shut down under the reader.
             if self._cancelled:
@@ -129,9 +134,9 @@ class Generation:
                 raise self._clock.passed() from None
             raise lost() from error
 
-    def _events(self) -> Iterator[list[Event]]:
+    def _events(self, asked: Callable[[], None]) -> Iterator[list[Event]]:
         clock = self._clock = _Clock(self._deadlines)
-        self._ask(clock)
+        self._ask(clock, asked)
         lines = _DataLines()
         while received := self._exchange.read(clock.remaining_s):
             read_s = monotonic()
@@ -171,12 +176,13 @@ class Generation:
             sleep(max(0.0, min(read_s + self._rest_s - monotonic(), left_s)))
             self._refuse_if_cancelled()
 
-    def _ask(self, clock: "_Clock") -> None:
+    def _ask(self, clock: "_Clock", asked: Callable[[], None]) -> None:
         """Headers come with the first progress, so waiting for them is waiting for the slot."""
         self._refuse_if_cancelled()
         self._exchange.connect(CONNECT_TIMEOUT_S)
         self._refuse_if_cancelled()
         self._exchange.ask(CHAT_PATH, self._headers, self._body, clock.remaining_s())
+        asked()
         status = self._exchange.status(clock.remaining_s)
         if status != http.client.OK:
             raise translated(status, self._whole(clock))

@@ -128,3 +128,42 @@ def test_a_ticket_that_nobody_works_on_takes_no_answer_and_leaves_none_to_the_ne
     with house.running.task():
         assert house.jobs.take() == JOB
     assert house.line.calls == [("ask", 2, 1), ("claim", 2, 1)]
+
+
+def test_celery_s_thread_gives_way_until_the_engine_has_its_request() -> None:
+    house = House(JOB)
+    begun = house.jobs.begin()
+    order: list[str] = []
+
+    def work() -> None:
+        with begun:
+            house.jobs.take()
+            order.append("sent")
+            house.jobs.under_way()
+            went_on.wait(20)
+
+    went_on = threading.Event()
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert begun.give_way(20)
+    order.append("celery")
+    went_on.set()
+    thread.join(20)
+    assert order == ["sent", "celery"]
+
+
+@pytest.mark.parametrize("answers", [(None,), (60_000, None)], ids=["without a job", "while its slot is kept"])
+def test_celery_s_thread_waits_for_no_ticket_that_waits_itself(answers: tuple[int | None, ...]) -> None:
+    house = House(*answers)
+    begun = house.jobs.begin()
+
+    def work() -> None:
+        with begun, house.running.task():
+            house.jobs.take()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert begun.give_way(20)
+    house.running.change()
+    thread.join(20)
+    assert house.line.answers == []

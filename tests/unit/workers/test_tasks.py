@@ -1,6 +1,6 @@
 """One ticket, one answer: from the claim to the last delta, whatever the engine does."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, cast
@@ -130,7 +130,8 @@ class Said:
     def __init__(self, *events: object) -> None:
         self._events = events
 
-    def together(self) -> Iterator[list[object]]:
+    def together(self, asked: Callable[[], None]) -> Iterator[list[object]]:
+        asked()
         for come in self._events:
             if isinstance(come, Exception):
                 raise come
