@@ -1,6 +1,6 @@
-"""A script that the event loop asks the broker for, with little in between.
+"""What the event loop asks the broker for with little in between: a script, or any command.
 
-Owns: how its command is packed and sent.
+Owns: how such a command is packed and sent, and the few connections that are kept for it.
 Never: a script's text, a key; time limits, tries and pools (`redis_client`): all of them hold as for any command.
 
 redis-py's own packs argument by argument and passes eight layers: with seventy arguments it takes twice the time. Its
@@ -19,25 +19,17 @@ KEPT_CONNECTIONS = 4
 Argument = str | int | float | bytes
 
 
-class Script:
-    """One script. Called as what `register_script` of redis-py gives, it answers and fails as that does."""
+class Line:
+    """A short way to the broker for any command; what it answers is given as the protocol has it."""
 
-    def __init__(self, redis: Redis, text: str) -> None:
-        self._redis: Any = redis
-        self._text = text
+    def __init__(self, redis: Redis) -> None:
+        self._pool: Any = redis.connection_pool
         self._kept: list[Any] = []
-        self._name = sha1(text.encode(), usedforsecurity=False).hexdigest()
 
-    async def __call__(self, names: Sequence[str], arguments: Sequence[Argument]) -> Any:
-        command = packed(["EVALSHA", self._name, len(names), *names, *arguments])
-        try:
-            return await self._asked(command)
-        except NoScriptError:  # a broker that has begun anew
-            await self._redis.script_load(self._text)
-            return await self._asked(command)
-
-    async def _asked(self, command: bytes) -> Any:
-        connection = self._kept.pop() if self._kept else await self._redis.connection_pool.get_connection()
+    async def ask(self, arguments: Sequence[Argument]) -> Any:
+        """Answers and fails as a command of redis-py does."""
+        command = packed(arguments)
+        connection = self._kept.pop() if self._kept else await self._pool.get_connection()
         try:
             return await connection.retry.call_with_retry(
                 partial(_ask, connection, command), lambda _: connection.disconnect()
@@ -46,7 +38,25 @@ class Script:
             if len(self._kept) < KEPT_CONNECTIONS:
                 self._kept.append(connection)
             else:
-                await self._redis.connection_pool.release(connection)
+                await self._pool.release(connection)
+
+
+class Script:
+    """One script. Called as what `register_script` of redis-py gives, it answers and fails as that does."""
+
+    def __init__(self, redis: Redis, text: str) -> None:
+        self._redis = redis
+        self._line = Line(redis)
+        self._text = text
+        self._name = sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+    async def __call__(self, names: Sequence[str], arguments: Sequence[Argument]) -> Any:
+        command: Sequence[Argument] = ["EVALSHA", self._name, len(names), *names, *arguments]
+        try:
+            return await self._line.ask(command)
+        except NoScriptError:  # a broker that has begun anew
+            await self._redis.script_load(self._text)
+            return await self._line.ask(command)
 
 
 def packed(arguments: Sequence[Argument]) -> bytes:

@@ -13,7 +13,6 @@ import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from time import monotonic
-from typing import Any
 
 import structlog
 from redis.asyncio import Redis
@@ -21,6 +20,7 @@ from redis.asyncio import Redis
 from infra import keys
 from infra.errors import BrokerDown
 from infra.redis_client import BLOCK_MS, being_cancelled, broker_errors
+from infra.redis_script import Line
 from scheduler.contract import Delta, decode_deltas
 
 log = structlog.get_logger(__name__)
@@ -29,6 +29,7 @@ APART_S = 0.003  # reads begin, unless the last one had to wait for longer
 GIVES_WAY_S = 0.002  # to whoever is about to send the job it follows, and to those whom a read woke
 MOST_ENTRIES = 500
 START = "0"
+READ = ("XREAD", "COUNT", MOST_ENTRIES, "BLOCK", BLOCK_MS, "STREAMS")
 
 
 class Feed:
@@ -88,6 +89,7 @@ class Follower:
     def __init__(self, reader: Redis, api: str) -> None:
         """`reader` serves blocking reads; its socket timeout must exceed BLOCK_MS."""
         self._reader = reader
+        self._line = Line(reader)
         self._feeds: dict[str, Feed] = {}
         self._wake = keys.wake(api)
         self._wake_id = "0"
@@ -126,18 +128,19 @@ class Follower:
     async def _read(self) -> None:
         """Raises BrokerDown."""
         # A torn stream would be given back at once, each time.
-        wanted: Any = {name: feed.last_id for name, feed in self._feeds.items() if not feed.torn}
+        wanted = {name: feed.last_id for name, feed in self._feeds.items() if not feed.torn}
         wanted[self._wake] = self._wake_id
         with broker_errors():
-            answer: Any = await self._reader.xread(wanted, block=BLOCK_MS, count=MOST_ENTRIES)
-        for raw_name, entries in answer or ():
+            answer = await self._line.ask([*READ, *wanted.keys(), *wanted.values()])
+        # A map, or in the older protocol, which an address may ask for, pairs.
+        for raw_name, entries in answer.items() if isinstance(answer, dict) else answer or ():
             name = raw_name.decode()
             if name == self._wake:
                 self._wake_id = entries[-1][0].decode()
             elif (feed := self._feeds.get(name)) is not None:
                 await self._look_back(name, feed, entries[-1][0].decode())
-                for entry_id, fields in entries:
-                    feed.put(entry_id.decode(), fields[b"d"])
+                for entry_id, (_, payload) in entries:
+                    feed.put(entry_id.decode(), payload)
 
     async def _look_back(self, name: str, feed: Feed, newest_id: str) -> None:
         """A new attempt goes on from what stands in the stream: all that has come of it must stand there."""

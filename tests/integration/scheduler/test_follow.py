@@ -56,15 +56,15 @@ def reads(follower: Follower) -> tuple[list[float], list[float]]:
     """When each read from now on began, and when it was answered."""
     asked_s: list[float] = []
     answered_s: list[float] = []
-    xread = follower._reader.xread
+    ask = follower._line.ask
 
-    async def counted(*given: Any, **named: Any) -> Any:
+    async def counted(command: Any) -> Any:
         asked_s.append(monotonic())
-        answer = await xread(*given, **named)
+        answer = await ask(command)
         answered_s.append(monotonic())
         return answer
 
-    follower._reader.xread = counted  # type: ignore[method-assign]
+    follower._line.ask = counted  # type: ignore[assignment, method-assign]
     return asked_s, answered_s
 
 
@@ -122,6 +122,18 @@ async def test_the_reader_gives_way_to_the_admission_for_which_it_wakes(broker: 
             await write(client, "stream", 1)
             assert await read(feed, 1) == texts(1)
         assert asked_s[1] - answered_s[0] >= GIVES_WAY_S - CLOCK_SLACK_S
+
+
+@pytest.mark.parametrize("protocol", [2, 3])
+async def test_both_protocols_of_the_broker_are_read(broker: Broker, protocol: int) -> None:
+    async with (
+        following(f"{broker.url}?protocol={protocol}") as (follower, client),
+        follower.follow("one") as one,
+        follower.follow("other") as other,
+    ):
+        await write(client, "one", 1, 2)
+        await write(client, "other", 1)
+        assert (await read(one, 2), await read(other, 1)) == (texts(1, 2), texts(1))
 
 
 async def test_a_stream_joins_in_the_middle_of_a_blocking_read(broker: Broker) -> None:
