@@ -88,7 +88,6 @@ class Follower:
 
     def __init__(self, reader: Redis, api: str) -> None:
         """`reader` serves blocking reads; its socket timeout must exceed BLOCK_MS."""
-        self._reader = reader
         self._line = Line(reader)
         self._feeds: dict[str, Feed] = {}
         self._wake = keys.wake(api)
@@ -147,7 +146,7 @@ class Follower:
         if feed.last_id == START or _attempt(newest_id) == _attempt(feed.last_id):
             return
         with broker_errors():
-            if not await self._reader.xrange(name, feed.last_id, feed.last_id):
+            if not await self._line.ask(["XRANGE", name, feed.last_id, feed.last_id]):
                 feed.tear(_attempt(newest_id))
 
 
