@@ -1,6 +1,7 @@
 """The broker's atomic steps, called by the shortest way that redis-py has.
 
-Owns: a connection of each thread's own, on which it runs scripts.
+Owns: a connection of each thread's own, on which it runs scripts; beside the pool, and for as long as that: this is for
+threads that last.
 Never: a script's text, a key; the limits and retries of a connection (`redis_client`).
 
 redis-py's own `Script` takes three layers, a pool with its checks and counts of its own to the same connection: more

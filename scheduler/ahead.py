@@ -33,7 +33,10 @@ class Ahead:
         return False
 
     def answer(self) -> Any:
-        """The answer to what was sent; may wait as long as any command. Raises redis.RedisError, OSError."""
+        """The answer to what was sent; waits as long as one command may, and is not tried again.
+
+        Raises redis.RedisError, OSError.
+        """
         try:
             return self._connection.read_response()
         finally:

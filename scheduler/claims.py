@@ -9,7 +9,7 @@ import json
 import math
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
@@ -36,7 +36,7 @@ REMEMBERED_MS = 3_600_000  # of what a line remembers at least; longer than any 
 FADED_HALF_LIVES = 10  # after these nothing of a service is left that would matter
 LENGTHS_MS = 7 * 86_400_000
 SETTLED_MS = 60_000  # longer than a command with its retry takes
-UNHELD_S = 10.0  # longer than a command with its retry takes
+UNHELD_S = 10.0  # longer than a claim takes that was asked ahead and is asked again, with its retry
 RETURNED_LIFETIME_MS = 60_000  # after its wait limit, as a job that was never claimed
 
 
@@ -53,12 +53,11 @@ class SlotKept(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A claim that is `sent`, or still to be; the token makes one claim of it, however often it is put."""
+    """A claim; the token makes one of it, however often it is put."""
 
     names: list[str]
     arguments: list[str | int | float]
     token: str
-    sent: bool = False
 
 
 class Claims:
@@ -105,37 +104,33 @@ class Claims:
         the free slots hold, and `token_ms` the prefill of a token here. Raises SlotKept.
         redis-py may send the command twice, and both copies may be carried out: the token makes them one claim.
         """
-        return self.answer(self._question(slots, tickets, cached, token_ms))
-
-    def ask(self, slots: int, tickets: int, cached: Sequence[Cached], token_ms: float) -> Question:
-        """As `claim`, for a thread that may not wait: another one must take the `answer`, or `drop` it."""
         question = self._question(slots, tickets, cached, token_ms)
-        return replace(question, sent=self._ahead.send(self._claim.command(question.names, question.arguments)))
+        with broker_errors():
+            return _claimed(self._claim(question.names, question.arguments), question.token)
+
+    def ask(self, slots: int, tickets: int, cached: Sequence[Cached], token_ms: float) -> Question | None:
+        """As `claim`, for a thread that may not wait: another one must take the `answer`, or `drop` it.
+
+        None when it cannot be sent just now; it has to be a `claim` then. `beat` makes the connection for it.
+        """
+        question = self._question(slots, tickets, cached, token_ms)
+        sent = self._ahead.send(self._claim.command(question.names, question.arguments))
+        return question if sent else None
 
     def answer(self, question: Question) -> ClaimedJob | None:
-        """What `claim` returns for it, or raises."""
+        """What `claim` returns for it, or raises; an answer that is lost takes its time limit, and then as long as a
+        `claim`."""
         with broker_errors():
-            found = self._answered(question)
-        if found is None:
-            return None
-        if len(found) == 1:
-            raise SlotKept(found[0])
+            try:
+                found = self._ahead.answer()
+            except (RedisError, OSError) as error:
+                log.info("claim_asked_again", reason=type(error).__name__)
+                found = self._claim(question.names, question.arguments)
         return _claimed(found, question.token)
 
-    def drop(self, question: Question) -> None:
+    def drop(self) -> None:
         """Nobody takes the answer. A job that it claimed goes back into the line, as `beat` says."""
-        if question.sent:
-            self._ahead.drop()
-
-    def _answered(self, question: Question) -> Any:
-        try:
-            if question.sent:
-                return self._ahead.answer()
-        except (RedisError, OSError) as error:
-            log.info("claim_asked_again", reason=type(error).__name__)
-        found = self._claim(question.names, question.arguments)
-        self._ahead.connect()
-        return found
+        self._ahead.drop()
 
     def _question(self, slots: int, tickets: int, cached: Sequence[Cached], token_ms: float) -> Question:
         names = [f(self._worker) for f in (keys.line, keys.running, keys.back, keys.urgent, keys.holding)]
@@ -207,6 +202,7 @@ class Claims:
         if answer[0] == 0:
             return None
         self.drain_left_ms = None if answer[3] < 0 else int(answer[3])
+        self._ahead.connect()
         self._return_unheld({job_id.decode() for job_id in answer[2]} - set(running))
         return dict(zip(running, (state.decode() for state in answer[1]), strict=True))
 
@@ -255,7 +251,12 @@ class Claims:
         return [fields[b"job"].decode() for _, fields in entries]
 
 
-def _claimed(found: list[Any], token: str) -> ClaimedJob:
+def _claimed(found: list[Any] | None, token: str) -> ClaimedJob | None:
+    """Raises SlotKept."""
+    if found is None:
+        return None
+    if len(found) == 1:
+        raise SlotKept(found[0])
     job_id, attempt, level, agent, conversation, kind, queue_ms, reserve, body, key, *rest = found
     expected_ms, claimed_ms, trace, waited_ms = rest
     return ClaimedJob(

@@ -21,7 +21,7 @@ from scheduler.policy.chain import ToolsLink, tools_link
 # Together they bound what is kept alive on each side: 8 MB of JSON.
 KNOWN_LISTS = 16
 KNOWN_LIST_BYTES = 500_000
-KNOWN_PACKED_BYTES = KNOWN_LIST_BYTES // 4  # what is longer is not even looked up
+KNOWN_PACKED_BYTES = KNOWN_LIST_BYTES  # what is longer is not even looked up
 
 _TOOLS = TypeAdapter(tuple[Tool, ...])
 

@@ -6,6 +6,7 @@ Never: what becomes of the job.
 """
 
 import threading
+from contextlib import AbstractContextManager, ExitStack
 from types import TracebackType
 
 from scheduler.claims import Claims, Question, SlotKept
@@ -26,13 +27,18 @@ class NextJob:
         self._begun = threading.local()
 
     def begin(self) -> "Begun":
-        """For a ticket that was just taken, in Celery's own thread: its claim is on its way. Inside the block, in the
-        ticket's thread, `take` has the answer."""
-        slots = self._serving.usable_slots()
-        seen = self._running.changes
-        # This ticket counts, though its thread does not run yet.
-        question = self._claims.ask(slots, self._running.tickets + 1, *self._state()) if slots else None
-        return Begun(self._claims, self._begun, question, seen)
+        """For a ticket that was just taken, in Celery's own thread: it counts as work from here on, and its claim is on
+        its way. Inside the block, in the ticket's thread, `take` has the answer."""
+        with ExitStack() as work:
+            work.enter_context(self._running.task())  # first: whoever drains the worker waits for what is claimed
+            slots, seen = self._serving.usable_slots(), self._running.changes
+            question = self._claims.ask(slots, self._running.tickets, *self._state()) if slots else None
+            return Begun(self._claims, self._begun, question, seen, work.pop_all())
+
+    def work(self) -> AbstractContextManager[object]:
+        """What a ticket counts as work in, in its thread."""
+        begun = self._ticket()
+        return self._running.task() if begun is None else begun.work()
 
     def under_way(self) -> None:
         """In the ticket's thread: the engine has its request, and Celery's own thread may go on with other things."""
@@ -73,12 +79,15 @@ class NextJob:
 class Begun:
     """The claim of one ticket; entered by the thread that works on it. One that nobody took is dropped at its end."""
 
-    def __init__(self, claims: Claims, tickets: threading.local, question: Question | None, seen: int) -> None:
-        """`seen` are the changes of `Running` from before it was asked."""
+    def __init__(
+        self, claims: Claims, tickets: threading.local, question: Question | None, seen: int, work: ExitStack
+    ) -> None:
+        """`seen` are the changes of `Running` from before it was asked; `work` is left at the end."""
         self.seen = seen
         self._claims = claims
         self._tickets = tickets
         self._question = question
+        self._work = work
         self._let_go = threading.Event()
 
     def give_way(self, limit_s: float) -> bool:
@@ -90,6 +99,10 @@ class Begun:
         """The ticket's thread waits for others now."""
         self._let_go.set()
 
+    def work(self) -> ExitStack:
+        """That this ticket counts as work, for whoever ends it."""
+        return self._work.pop_all()
+
     def question(self) -> Question | None:
         """What was asked, once."""
         question, self._question = self._question, None
@@ -100,6 +113,11 @@ class Begun:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._tickets.ticket = None
+        self.give_back()
+
+    def give_back(self) -> None:
+        """Nobody works on the ticket any more, or ever will."""
         self.let_go()
-        if (question := self.question()) is not None:
-            self._claims.drop(question)
+        with self._work:
+            if self.question() is not None:
+                self._claims.drop()

@@ -27,11 +27,17 @@ class Begun(AbstractContextManager[object], Protocol):
     def give_way(self, limit_s: float) -> bool:
         """Wait until its thread waits for others, for `limit_s` at most; whether it does."""
 
+    def give_back(self) -> None:
+        """No thread will work on it."""
+
 
 class _Nothing(nullcontext[object]):
     def give_way(self, _: float) -> bool:
         """There is nobody to give way to."""
         return True
+
+    def give_back(self) -> None:
+        """There is nothing to give back."""
 
 
 class GatedPool(ThreadPool):  # type: ignore[misc]  # celery is untyped
@@ -72,7 +78,11 @@ class GatedPool(ThreadPool):  # type: ignore[misc]  # celery is untyped
             finally:
                 wake()
 
-        result = ApplyResult(self.executor.submit(run))
+        try:
+            result = ApplyResult(self.executor.submit(run))
+        except BaseException:
+            begun.give_back()
+            raise
         # What Celery does now would hold Python's lock in the moment in which the engine is to be given its work.
         begun.give_way(GIVES_WAY_S)
         return result

@@ -69,7 +69,7 @@ class Work:
 
     def generate(self, job_id: str, *_: object) -> None:
         """Take the best job of the line and answer it. The ticket's arguments only say which job caused it."""
-        with self._running.task():
+        with self._next_job.work():
             self._generate(job_id)
 
     def _generate(self, job_id: str) -> None:

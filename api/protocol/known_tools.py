@@ -64,7 +64,7 @@ class KnownTools:
         """Remembers that `tools`, as they came in the body `raw`, were read as `read`. Too large ones are not kept."""
         text, lists = orjson.dumps(tools), self._lists
         as_it_came = raw.startswith(text, _start(raw))
-        if as_it_came and len(text) <= KNOWN_LIST_BYTES and all(text != known for known, _ in lists):
+        if as_it_came and len(raw) <= KNOWN_LIST_BYTES and all(text != known for known, _ in lists):
             self._lists = ((text, read), *lists[: KNOWN_LISTS - 1])
 
 

@@ -4,8 +4,8 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-Version = Literal[1]  # a field of this type refuses what another version wrote
-CONTRACT_VERSION: Version = 1
+Version = Literal[2]  # a field of this type refuses what another version wrote
+CONTRACT_VERSION: Version = 2
 TASK_NAME = "corral.generate"
 LEVELS = range(10)
 

@@ -157,9 +157,8 @@ local function settle(c)
   leave_home(c.name)
   redis.call('HSET', KEYS[4], 'worker', c.name, 'used_ms', now)
   redis.call('PEXPIRE', KEYS[4], ARGV[6])
-  if redis.call('ZADD', c.homes, now, ARGV[7]) == 1 then  -- they grow only by a new one
-    redis.call('ZREMRANGEBYSCORE', c.homes, '-inf', now - home_ms)
-  end
+  redis.call('ZADD', c.homes, now, ARGV[7])
+  redis.call('ZREMRANGEBYSCORE', c.homes, '-inf', now - home_ms)
   redis.call('PEXPIRE', c.homes, ARGV[6])
 end
 

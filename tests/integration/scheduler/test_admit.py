@@ -10,7 +10,7 @@ from infra.errors import NoWorker, QueueFull
 from scheduler.contract import Kind, WorkerState
 from scheduler.jobs import Admission
 from scheduler.policy.placement import Candidate
-from tests.integration.scheduler.store import API, Store, candidates, spec
+from tests.integration.scheduler.store import API, HOME_MS, Store, candidates, spec
 
 pytestmark = pytest.mark.integration
 
@@ -142,6 +142,15 @@ async def test_a_conversation_that_left_its_home_counts_only_at_the_new_one(stor
     await store.jobs.admit(spec(conversation="c"), candidates("w2", "w1"), 1)
     assert store.home("c") == "w2"
     assert store.raw.zrange(keys.homes("w1"), 0, -1) == []
+
+
+async def test_homes_older_than_their_lifetime_count_no_more(store: Store) -> None:
+    """Also where a conversation goes on, and no new one comes."""
+    store.worker("w1")
+    await store.jobs.admit(spec(conversation="c"), candidates("w1"), 1)
+    store.raw.zadd(keys.homes("w1"), {"old": store.now_ms() - HOME_MS - 1, "young": store.now_ms()})
+    await store.jobs.admit(spec(conversation="c"), candidates("w1"), 1)
+    assert set(store.raw.zrange(keys.homes("w1"), 0, -1)) == {"c", "young"}
 
 
 async def test_a_warm_up_has_no_home_and_is_nobodys_conversation(store: Store) -> None:

@@ -8,8 +8,10 @@ import pytest
 
 from infra import keys
 from scheduler import claims
+from scheduler.claims import SlotKept
 from scheduler.contract import Kind
 from scheduler.packing import unpack
+from scheduler.policy.claiming import pair_name
 from tests.integration.scheduler.store import Store, Worker, request, spec
 
 pytestmark = pytest.mark.integration
@@ -159,3 +161,17 @@ async def test_a_claim_whose_answer_was_lost_is_refunded(store: Store, monkeypat
         # A little has faded since.
         assert float(store.raw.hget(keys.attained(whom), "ms")) == pytest.approx(8000, rel=0.01)
     assert store.raw.hget(keys.job(lost.id), "claimed_ms") is None
+
+
+async def test_whose_time_to_come_back_is_over_keeps_no_slot_and_takes_none_from_those_that_do(store: Store) -> None:
+    worker = store.worker()
+    for _ in range(3):
+        await store.admit(spec(agent="here"))
+    for _ in range(2):
+        assert worker.claims.claim(3) is not None
+    soon, over = (pair_name(5, "k", agent) for agent in ("soon", "over"))
+    store.raw.zadd(keys.back("w1"), {soon: store.now_ms() + 60_000, over: store.now_ms() - 1})
+    with pytest.raises(SlotKept):
+        worker.claims.claim(3)
+    store.raw.zrem(keys.back("w1"), soon)
+    assert worker.claims.claim(3) is not None

@@ -24,11 +24,12 @@ class Line:
         self.rules = Rules()
         self.calls: list[tuple[str, int, int]] = []
         self.dropped = 0
+        self.sends = True
 
-    def ask(self, slots: int, tickets: int, cached: Sequence[Cached], token_ms: float) -> Question:
+    def ask(self, slots: int, tickets: int, cached: Sequence[Cached], token_ms: float) -> Question | None:
         assert (cached, token_ms) == ((), 4.0)
         self.calls.append(("ask", slots, tickets))
-        return Question([], [], "", sent=True)
+        return Question([], [], "") if self.sends else None
 
     def answer(self, _: Question) -> ClaimedJob | None:
         answer = self.answers.pop(0)
@@ -40,7 +41,7 @@ class Line:
         self.calls.append(("claim", slots, tickets))
         return self.answer(Question([], [], ""))
 
-    def drop(self, _: Question) -> None:
+    def drop(self) -> None:
         self.dropped += 1
 
 
@@ -67,7 +68,7 @@ class House:
         begun, found = self.jobs.begin(), list[ClaimedJob | None]()
 
         def work() -> None:
-            with begun, self.running.task():
+            with begun, self.jobs.work():
                 found.append(self.jobs.take())
 
         thread = threading.Thread(target=work)
@@ -84,9 +85,32 @@ def test_a_ticket_s_job_is_asked_for_once_before_its_thread_begins() -> None:
 
 def test_without_a_beginning_the_line_is_asked_as_usual() -> None:
     house = House(JOB)
-    with house.running.task():
+    with house.jobs.work():
         assert house.jobs.take() == JOB
     assert house.line.calls == [("claim", 2, 1)]
+
+
+def test_a_claim_that_could_not_be_sent_is_made_with_what_is_true_later() -> None:
+    house = House(JOB)
+    house.line.sends = False
+    begun = house.jobs.begin()
+    house.engine.slots = 7
+    with begun, house.jobs.work():
+        assert house.jobs.take() == JOB
+    assert house.line.calls == [("ask", 2, 1), ("claim", 7, 1)]
+
+
+def test_a_ticket_is_work_from_its_beginning_to_its_end() -> None:
+    """Or a drain would be over while its job is being claimed."""
+    house = House(JOB, JOB)
+    one, two = house.jobs.begin(), house.jobs.begin()
+    assert house.line.calls == [("ask", 2, 1), ("ask", 2, 2)], "each counts those before it"
+    for begun in (one, two):
+        assert not house.running.wait_idle(0)
+        with begun, house.jobs.work():
+            house.jobs.take()
+            assert not house.running.wait_idle(0)
+    assert house.running.wait_idle(0)
 
 
 def test_what_was_asked_is_answered_though_the_engine_went_away_meanwhile() -> None:
@@ -116,7 +140,7 @@ def test_a_change_between_question_and_answer_is_not_slept_through() -> None:
     house = House(60_000, JOB)
     begun = house.jobs.begin()
     house.running.change()
-    with begun, house.running.task():
+    with begun, house.jobs.work():
         assert house.jobs.take() == JOB
 
 
@@ -125,7 +149,8 @@ def test_a_ticket_that_nobody_works_on_takes_no_answer_and_leaves_none_to_the_ne
     with house.jobs.begin():
         pass
     assert house.line.dropped == 1
-    with house.running.task():
+    assert house.running.wait_idle(0)
+    with house.jobs.work():
         assert house.jobs.take() == JOB
     assert house.line.calls == [("ask", 2, 1), ("claim", 2, 1)]
 
@@ -158,7 +183,7 @@ def test_celery_s_thread_waits_for_no_ticket_that_waits_itself(answers: tuple[in
     begun = house.jobs.begin()
 
     def work() -> None:
-        with begun, house.running.task():
+        with begun, house.jobs.work():
             house.jobs.take()
 
     thread = threading.Thread(target=work)
