@@ -25,7 +25,7 @@ from scheduler.contract import Delta, decode_deltas
 
 log = structlog.get_logger(__name__)
 RETRY_S = 0.2
-APART_S = 0.003  # reads begin, unless the last one had to wait for longer
+APART_S = 0.003  # reads begin at least
 GIVES_WAY_S = 0.002  # to whoever is about to send the job it follows, and to those whom a read woke
 MOST_ENTRIES = 500
 START = "0"
