@@ -18,8 +18,8 @@ from pydantic import TypeAdapter
 from scheduler.contract import Tool
 from scheduler.policy.chain import ToolsLink, tools_link
 
-# Together they bound what is kept alive to 8 MB of JSON here, and as much again where lists are kept in another form: in
-# the API by their bytes (`known_tools`), in a worker as the engine takes them (`functions`).
+# Together they bound what is kept alive to 8 MB of JSON here, and as much again where lists are kept in another form:
+# in the API by their bytes (`known_tools`), in a worker as the engine takes them (`functions`).
 KNOWN_LISTS = 16
 KNOWN_LIST_BYTES = 500_000
 KNOWN_PACKED_BYTES = KNOWN_LIST_BYTES  # what is longer is not even looked up
