@@ -56,7 +56,7 @@ class Ahead:
             return
         try:
             with suppress(RedisError, OSError):
-                self._connection = self._connection or self._pool.get_connection()
+                self._connection = self._connection or self._pool.make_connection()
                 self._connection.connect()
         finally:
             self._under_way.release()

@@ -13,6 +13,7 @@ from workers.next_job import NextJob
 from workers.running import Running
 from workers.serving import Serving
 
+pytestmark = pytest.mark.unit
 JOB = ClaimedJob("job-0", 1, 5, "me", "c", Kind.MAIN, 7, False, b"")
 
 
