@@ -1,10 +1,9 @@
 """What every part of the house does around its own work.
 
-Owns: settings, logging and the exit code of the API, a worker and Flower; how seldom their garbage is collected.
+Owns: settings, logging and the exit code of the API, a worker and Flower.
 Never: what a part serves.
 """
 
-import gc
 import sys
 from collections.abc import Callable
 
@@ -13,15 +12,6 @@ from infra.config import Settings
 from infra.errors import BrokerDown, CorralError, StartError
 from infra.observability import logs
 from infra.redis_client import redacted
-
-GC_THRESHOLD = 50_000
-
-
-def collect_seldom() -> None:
-    """Called when a part is about to serve: its modules stay, and without them a collection, which may fall into the
-    moment in which an answer begins, is several times shorter."""
-    gc.freeze()
-    gc.set_threshold(GC_THRESHOLD)
 
 
 def _named(settings: Settings, serve: Callable[[Settings], None]) -> None:

@@ -83,7 +83,6 @@ def serve(settings: Settings) -> None:
         drain_when_told(serving, running, settings.drain_s, partial(_announce_leave, serving, heartbeat))
         attempts = Attempts(claims, partial(_send_ticket, Tickets(app), settings.worker_name))
         work = Work(claims, Append(redis, settings.worker_name), retries, running, serving, attempts, tracer)
-        entry.collect_seldom()
         _consume(app, work, serving, settings)
 
 
