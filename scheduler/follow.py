@@ -26,7 +26,8 @@ from scheduler.contract import Delta, decode_deltas
 log = structlog.get_logger(__name__)
 RETRY_S = 0.2
 APART_S = 0.003  # reads begin at least
-GIVES_WAY_S = 0.002  # to whoever is about to send the job it follows, and to those whom a read woke
+GIVES_WAY_S = 0.002  # to the admission for which the reader wakes: its job's first delta takes longer to come
+TURNS = 3  # of the loop, until what a read brought is on its way to its client
 MOST_ENTRIES = 500
 START = "0"
 READ = ("XREAD", "COUNT", MOST_ENTRIES, "BLOCK", BLOCK_MS, "STREAMS")
@@ -118,19 +119,20 @@ class Follower:
                 await asyncio.sleep(GIVES_WAY_S)
             asked_s = monotonic()
             try:
-                await self._read()
-                await asyncio.sleep(max(asked_s + APART_S - monotonic(), GIVES_WAY_S))
+                came = await self._read()
+                await _rest(asked_s + APART_S - monotonic(), came=came)
             except BrokerDown as error:
                 log.warning("reader_waits", reason=error.message)
                 await asyncio.sleep(RETRY_S)
 
-    async def _read(self) -> None:
-        """Raises BrokerDown."""
+    async def _read(self) -> bool:
+        """Whether something came of a job; else the reader was woken, or has waited in vain. Raises BrokerDown."""
         # A torn stream would be given back at once, each time.
         wanted = {name: feed.last_id for name, feed in self._feeds.items() if not feed.torn}
         wanted[self._wake] = self._wake_id
         with broker_errors():
             answer = await self._line.ask([*READ, *wanted.keys(), *wanted.values()])
+        came = False
         # A map, or in the older protocol, which an address may ask for, pairs.
         for raw_name, entries in answer.items() if isinstance(answer, dict) else answer or ():
             name = raw_name.decode()
@@ -140,6 +142,8 @@ class Follower:
                 await self._look_back(name, feed, entries[-1][0].decode())
                 for entry_id, (_, payload) in entries:
                     feed.put(entry_id.decode(), payload)
+                came = True
+        return came
 
     async def _look_back(self, name: str, feed: Feed, newest_id: str) -> None:
         """A new attempt goes on from what stands in the stream: all that has come of it must stand there."""
@@ -148,6 +152,17 @@ class Follower:
         with broker_errors():
             if not await self._line.ask(["XRANGE", name, feed.last_id, feed.last_id]):
                 feed.tear(_attempt(newest_id))
+
+
+async def _rest(left_s: float, *, came: bool) -> None:
+    """Between two reads, of which the second may begin in `left_s`; something `came` of the first."""
+    if not came:
+        await asyncio.sleep(max(left_s, GIVES_WAY_S))
+    elif left_s > 0:
+        await asyncio.sleep(left_s)
+    else:
+        for _ in range(TURNS):
+            await asyncio.sleep(0)
 
 
 def _attempt(entry_id: str) -> int:
