@@ -9,7 +9,6 @@ pool looks at a connection each time before it gives it out, which takes as long
 
 from collections.abc import Sequence
 from functools import partial
-from hashlib import sha1
 from typing import Any
 
 from redis.asyncio import Connection, Redis
@@ -45,18 +44,19 @@ class Script:
     """One script. Called as what `register_script` of redis-py gives, it answers and fails as that does."""
 
     def __init__(self, redis: Redis, text: str) -> None:
-        self._redis = redis
+        self._script = redis.register_script(text)
         self._line = Line(redis)
-        self._text = text
-        self._name = sha1(text.encode(), usedforsecurity=False).hexdigest()
 
     async def __call__(self, names: Sequence[str], arguments: Sequence[Argument]) -> Any:
-        command: Sequence[Argument] = ["EVALSHA", self._name, len(names), *names, *arguments]
         try:
-            return await self._line.ask(command)
+            return await self._line.ask(by_name(self._script.sha, names, arguments))
         except NoScriptError:  # a broker that has begun anew
-            await self._redis.script_load(self._text)
-            return await self._line.ask(command)
+            return await self._script(names, arguments)
+
+
+def by_name(sha: str, names: Sequence[str], arguments: Sequence[Argument]) -> list[Argument]:
+    """The command that calls a script which the broker knows."""
+    return ["EVALSHA", sha, len(names), *names, *arguments]
 
 
 def packed(arguments: Sequence[Argument]) -> bytes:

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 from redis import ConnectionPool, Redis
 from redis.exceptions import NoScriptError
 
-from infra.redis_script import Argument, packed
+from infra.redis_script import Argument, by_name, packed
 
 
 class Step:
@@ -28,7 +28,7 @@ class Step:
 
     def command(self, keys: Sequence[str], arguments: Sequence[Argument]) -> bytes:
         """The call as it goes to the broker."""
-        return packed(["EVALSHA", self._script.sha, len(keys), *keys, *arguments])
+        return packed(by_name(self._script.sha, keys, arguments))
 
     def __call__(self, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
         command = [self.command(keys, arguments)]

@@ -25,7 +25,7 @@ from scheduler.contract import Delta, decode_deltas
 
 log = structlog.get_logger(__name__)
 RETRY_S = 0.2
-APART_S = 0.003  # reads begin at least
+APART_S = 0.003  # reads begin, unless the last one had to wait for longer
 GIVES_WAY_S = 0.002  # to the admission for which the reader wakes: its job's first delta takes longer to come
 TURNS = 3  # of the loop, until what a read brought is on its way to its client
 MOST_ENTRIES = 500

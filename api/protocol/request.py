@@ -121,7 +121,7 @@ def _read(raw: bytes, known_tools: KnownTools) -> tuple[MessagesRequest, SentToo
 def _generation_request(
     body: MessagesRequest, sent: SentTools, models: Sequence[str], reading: Reading, within: Limits = UNLIMITED
 ) -> tuple[GenerationRequest, Dropped]:
-    (tools, *_), removed = sent
+    tools, removed = sent.kept.tools, sent.removed
     blocks, sections = places.split_blocks(body.system) if reading.share_base else (body.system, ())
     system, attribution_characters = prefix.system_text(blocks, removed)
     messages, repeated_characters = normalise.messages(body.messages, merge_repeated=reading.merge_repeated)

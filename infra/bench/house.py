@@ -150,7 +150,7 @@ class _Part(NamedTuple):
 @contextmanager
 def _part(command: list[str], logs: Path, environ: Mapping[str, str]) -> Iterator[_Part]:
     log = logs / log_of(command)
-    process = guard.spawn(command, env=dict(environ) or dict(os.environ), log_path=log)
+    process = guard.spawn(command, env=dict(environ), log_path=log)
     try:
         yield _Part(process, log)
     finally:

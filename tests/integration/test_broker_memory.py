@@ -1,6 +1,7 @@
 """The house's broker keeps the memory that its scripts use again and again."""
 
 import platform
+import time
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import redis
 
 from infra.cli import broker
 from tests.doubles.processes import Child, base_environment
-from tests.doubles.services import free_port, wait_for
+from tests.doubles.services import free_port
 
 pytestmark = pytest.mark.integration
 BODY = b"x" * 80_000
@@ -21,7 +22,7 @@ def test_a_body_that_goes_through_a_script_costs_no_page_faults(tmp_path: Path) 
     command = broker.command(tmp_path / "broker", "127.0.0.1", port, "")
     environment = base_environment(tmp_path) | broker.MEMORY
     with Child(command, tmp_path / "broker.log", environment, tmp_path) as child, redis.Redis(port=port) as client:
-        wait_for(lambda: answers(client), "the broker to answer")
+        broker.wait_until_answers(broker.url("127.0.0.1", port, ""), lambda: None, time.sleep)
         script = client.register_script("redis.call('SET', KEYS[1], ARGV[1]) return redis.call('GET', KEYS[1])")
         before = 0
         for number in range(2 * TIMES):
@@ -29,13 +30,6 @@ def test_a_body_that_goes_through_a_script_costs_no_page_faults(tmp_path: Path) 
                 before = page_faults(child)
             assert script(["body"], [BODY]) == BODY
         assert page_faults(child) - before < TIMES
-
-
-def answers(client: redis.Redis) -> bool:
-    try:
-        return bool(client.ping())
-    except redis.RedisError:
-        return False
 
 
 def page_faults(child: Child) -> int:
