@@ -82,7 +82,8 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.settings, app.state.keys = settings, api_keys
     app.state.traces = traces.traces(settings, "api", settings.api_name)
     app.state.bases = [base_of(file, reading_of(settings)) for file in warm_files.read(settings.warm)]
-    for part in (messages, models, health, why, drains, metrics, ui, recording):
+    messages.add_to(app)
+    for part in (models, health, why, drains, metrics, ui, recording):
         app.include_router(part.router)
     app.add_exception_handler(CorralError, _on_error)
     app.add_exception_handler(HTTPException, _on_http_error)
@@ -153,11 +154,9 @@ async def _running(house: House, parts: Sequence["Part"], warming: Warming) -> A
 
 def _limits(settings: Settings) -> Limits:
     return Limits(
-        queue=settings.queue_limit,
-        home_ms=int(settings.home_lifetime_s * 1000),
-        move_margin_ms=int(settings.move_margin_s * 1000),
-        urgent_share=settings.urgent_share,
-    )
+        queue=settings.queue_limit, home_ms=int(settings.home_lifetime_s * 1000),
+        move_margin_ms=int(settings.move_margin_s * 1000), urgent_share=settings.urgent_share,
+    )  # fmt: skip
 
 
 def _sharing(settings: Settings, dispatcher: Dispatcher, raising: Raising) -> Sharing:

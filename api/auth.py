@@ -5,6 +5,7 @@ Never: a key in clear text beyond the constructor; what an owner may do.
 """
 
 from collections.abc import Mapping
+from functools import lru_cache
 from hashlib import sha256
 from hmac import compare_digest
 from urllib.parse import urlsplit
@@ -12,6 +13,7 @@ from urllib.parse import urlsplit
 from infra.errors import NotAllowed, NotAuthenticated
 from infra.network import is_loopback
 
+URLS_KEPT = 16
 LOCAL = "local"  # the caller's name where no keys are set, which only loopback allows
 
 
@@ -49,10 +51,15 @@ def _check_local(headers: Mapping[str, str]) -> None:
     """A browser reaches this port too, for any page: the page's own name in `origin`, or one made to lead here in
     `host` (DNS rebinding), tells it."""
     host, origin = headers.get("host"), headers.get("origin")
-    if host is not None and not is_loopback(_host_of(f"//{host}")):
+    if host is not None and not _leads_here(f"//{host}"):
         raise NotAllowed("host: without keys only localhost is answered; set CORRAL_API_KEYS to use another name")
-    if origin is not None and not is_loopback(_host_of(origin)):
+    if origin is not None and not _leads_here(origin):
         raise NotAllowed("origin: without keys no web page of elsewhere is answered; set CORRAL_API_KEYS to allow it")
+
+
+@lru_cache(URLS_KEPT)  # a client says the same in each of its requests
+def _leads_here(url: str) -> bool:
+    return is_loopback(_host_of(url))
 
 
 def _host_of(url: str) -> str:

@@ -9,6 +9,7 @@ Never: a body that is waited for (`receiving`), a route.
 import asyncio
 import uuid
 from http import HTTPStatus
+from itertools import chain
 from typing import Any
 
 import orjson
@@ -60,7 +61,7 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._stop_timer()
-        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > HEAD_LIMIT_BYTES:
+        if len(self.url) + sum(map(len, chain.from_iterable(self.headers))) > HEAD_LIMIT_BYTES:
             self._refuse_size()
             raise ValueError("the head is too large")  # ends the parsing; the answer has gone out
         super().on_headers_complete()

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import orjson
-from fastapi import APIRouter
+from fastapi import FastAPI
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
@@ -25,7 +25,10 @@ from infra.errors import BadRequest, ShuttingDown
 from infra.observability import stages
 from scheduler.contract import JobSpec
 
-router = APIRouter()
+
+def add_to(app: FastAPI) -> None:
+    """Plainly: FastAPI's own routes look for parameters and a body, and its routers look twice for their routes."""
+    app.add_route("/v1/messages", create_message, methods=["POST"])
 
 
 async def create_message(request: Request) -> Response:
@@ -42,10 +45,6 @@ async def create_message(request: Request) -> Response:
             return JsonResponse(message, answer.headers())
         await unless_gone(request, answer.commit())
         return EventResponse(answer.events(), answer.headers(), rooms.pop_all())
-
-
-# A plain route: FastAPI's own looks for parameters and a body to validate, and enters two stacks for them.
-router.add_route("/v1/messages", create_message, methods=["POST"])
 
 
 async def _receive(request: Request, house: House) -> Call:

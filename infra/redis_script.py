@@ -4,15 +4,19 @@ Owns: how such a command is packed and sent, and the few connections that are ke
 Never: a script's text, a key; time limits, tries and pools (`redis_client`): all of them hold as for any command.
 
 redis-py's own packs argument by argument and passes eight layers: with seventy arguments it takes twice the time. Its
-pool looks at a connection each time before it gives it out, which takes as long again: a few are kept here.
+pool looks at a connection each time before it gives it out, which takes as long again: a few are kept here. On Python
+3.11 it limits the time of a write by a task of its own, which writes only when its turn comes: here one limit holds for
+question and answer.
 """
 
+import asyncio
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from redis.asyncio import Connection, Redis
 from redis.exceptions import NoScriptError
+from redis.exceptions import TimeoutError as AnswerTimeout
 
 KEPT_CONNECTIONS = 4
 Argument = str | int | float | bytes
@@ -23,21 +27,32 @@ class Line:
 
     def __init__(self, redis: Redis) -> None:
         self._pool: Any = redis.connection_pool
+        self._limit_s: float | None = self._pool.connection_kwargs.get("socket_timeout")
         self._kept: list[Any] = []
 
     async def ask(self, arguments: Sequence[Argument]) -> Any:
         """Answers and fails as a command of redis-py does."""
         command = packed(arguments)
         connection = self._kept.pop() if self._kept else await self._pool.get_connection()
+        connection.socket_timeout = None
         try:
             return await connection.retry.call_with_retry(
-                partial(_ask, connection, command), lambda _: connection.disconnect()
+                partial(self._ask, connection, command), lambda _: connection.disconnect()
             )
         finally:
             if len(self._kept) < KEPT_CONNECTIONS:
                 self._kept.append(connection)
             else:
+                connection.socket_timeout = self._limit_s  # others take it from the pool
                 await self._pool.release(connection)
+
+    async def _ask(self, connection: Connection, command: bytes) -> Any:
+        try:
+            async with asyncio.timeout(self._limit_s):
+                await connection.send_packed_command(command)
+                return await connection.read_response()
+        except TimeoutError as error:
+            raise AnswerTimeout(f"no answer within {self._limit_s} s") from error
 
 
 class Script:
@@ -66,8 +81,3 @@ def packed(arguments: Sequence[Argument]) -> bytes:
         text = argument if isinstance(argument, bytes) else str(argument).encode()
         pieces += (b"$%d" % len(text), text)
     return b"\r\n".join((*pieces, b""))
-
-
-async def _ask(connection: Connection, command: bytes) -> Any:
-    await connection.send_packed_command(command)
-    return await connection.read_response()

@@ -33,7 +33,8 @@ class Step:
     def __call__(self, keys: Sequence[str], arguments: Sequence[Argument]) -> Any:
         command = [self.command(keys, arguments)]
         connection = _own_connection(self._pool)
-        connection.connect()  # with its own retries; nothing where it is connected
+        if not connection.is_connected:
+            connection.connect()  # with its own retries
 
         def ask() -> Any:
             connection.send_packed_command(command)

@@ -131,7 +131,7 @@ class Held:
     """
 
     def __init__(self, spec: JobSpec, share: Share, *, shared: bool) -> None:
-        self.spec = spec.model_copy(update={"id": share.spec.id})
+        self.spec = spec.model_copy(update={"id": share.spec.id}) if shared else spec
         self.share = share
         self.shared = shared
         self.may_return = True

@@ -8,13 +8,13 @@ Inside one API process, in memory (infra/decisions/0016). Two keys never share.
 """
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from time import monotonic
 from typing import Any
 
+import orjson
 import structlog
 
 from infra.errors import BrokerDown, Refused
@@ -181,4 +181,4 @@ def _key(spec: JobSpec) -> bytes | None:
         asker = [who.key_name, who.agent, who.conversation]
     else:
         return None
-    return sha256(spec.request.digest + json.dumps(asker).encode()).digest()
+    return sha256(spec.request.digest + orjson.dumps(asker)).digest()

@@ -171,7 +171,7 @@ ResultItem = Annotated[Text | Image | Document | SearchResult | ServerBlock, Dis
 class ToolResult(Lenient):
     type: Literal["tool_result"]
     tool_use_id: Name
-    content: Annotated[list[ResultItem], FailFast(), BeforeValidator(_blocks_or_none)] = []
+    content: Annotated[list[ResultItem], FailFast(), BeforeValidator(_blocks_or_none)] = Field(default_factory=list)
     is_error: StrictBool | None = None
 
 
@@ -228,11 +228,11 @@ class MessagesRequest(Lenient):
 
     model: ModelName | None = None
     messages: Annotated[list[Message], FailFast(), BeforeValidator(_in_bounds)]
-    system: System = []
-    tools: Annotated[list[Tool], FailFast(), BeforeValidator(_none_is_empty)] = []
+    system: System = Field(default_factory=list)
+    tools: Annotated[list[Tool], FailFast(), BeforeValidator(_none_is_empty)] = Field(default_factory=list)
     tool_choice: ToolChoice | None = None
     max_tokens: Count | None = None
-    stop_sequences: Annotated[list[str], FailFast(), BeforeValidator(_none_is_empty)] = []
+    stop_sequences: Annotated[list[str], FailFast(), BeforeValidator(_none_is_empty)] = Field(default_factory=list)
     temperature: Temperature | None = None
     top_p: Fraction | None = None
     top_k: CountOrZero | None = None

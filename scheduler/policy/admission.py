@@ -15,7 +15,7 @@ LOADING_RETRY_S = 5
 def serving(view: ClusterView, model: str) -> ClusterView:
     """The view without workers of other models; one that loads may not have told its own. "" stands for any model."""
     workers = tuple(worker for worker in view.workers if not model or worker.info.model in (model, ""))
-    return view.model_copy(update={"workers": workers})
+    return view if len(workers) == len(view.workers) else view.model_copy(update={"workers": workers})
 
 
 def able(view: ClusterView) -> tuple[WorkerView, ...]:

@@ -1,6 +1,7 @@
 """A large body is understood and packed beside the event loop: it must not hold up anybody's stream."""
 
 import threading
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,12 +36,20 @@ class Understood(BadRequest):
 
 @pytest.mark.parametrize("size_bytes", [100, INLINE_BYTES, INLINE_BYTES + 1])
 @pytest.mark.parametrize(
-    ("module", "parser", "path"),
-    [(messages, "parse", "/v1/messages"), (models, "parse_count", "/v1/messages/count_tokens")],
+    ("module", "add", "parser", "path"),
+    [
+        (messages, messages.add_to, "parse", "/v1/messages"),
+        (models, lambda app: app.include_router(models.router), "parse_count", "/v1/messages/count_tokens"),
+    ],
     ids=["message", "count"],
 )
 async def test_only_a_usual_body_is_read_on_the_loop(
-    monkeypatch: pytest.MonkeyPatch, module: Any, parser: str, path: str, size_bytes: int
+    monkeypatch: pytest.MonkeyPatch,
+    module: Any,
+    add: Callable[[FastAPI], None],
+    parser: str,
+    path: str,
+    size_bytes: int,
 ) -> None:
     threads = []
 
@@ -52,7 +61,7 @@ async def test_only_a_usual_body_is_read_on_the_loop(
     monkeypatch.setattr(module, parser, parse)
     app = FastAPI()
     app.state.house = HOUSE
-    app.include_router(module.router)
+    add(app)
     app.add_middleware(Named)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as client:
         with pytest.raises(Understood):
