@@ -18,6 +18,7 @@ from infra.observability.traces import NO_TRACES
 
 pytestmark = pytest.mark.unit
 
+Add = Callable[[FastAPI], None]
 HOUSE = SimpleNamespace(
     closing=SimpleNamespace(begun=False),
     keyring=SimpleNamespace(caller=lambda _: "key"),
