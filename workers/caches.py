@@ -122,8 +122,9 @@ class Caches:
     def lacks_base(self, brought: Brought, want: Want) -> bool:
         """Whether this conversation found nothing, though a base pays: it makes that, or takes the one that was made
         since it looked."""
-        speeds = self.speeds
-        if self.saved is None or speeds is None or brought.source is not Source.NOTHING or not self.saved.may_write:
+        if brought.source is not Source.NOTHING or self.saved is None or not self.saved.may_write:
+            return False
+        if (speeds := self.speeds) is None:
             return False
         tokens = self._base_tokens(want)
         return self.budget.allows(speeds.size_bytes(tokens)) and swap.worth_a_base(tokens, speeds)

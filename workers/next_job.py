@@ -117,8 +117,9 @@ class Begun:
         question, self._question = self._question, None
         return question
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> "Begun":
         self._tickets.ticket = self
+        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._tickets.ticket = None

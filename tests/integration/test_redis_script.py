@@ -107,3 +107,15 @@ async def test_more_at_once_than_connections_are_kept_are_all_answered(broker: B
         assert [int(answer[1]) for answer in answers] == list(range(40))
     assert await client.get("n") == b"80"
     await client.aclose()
+
+
+async def test_a_connection_that_a_script_gives_back_keeps_the_limit_of_all_others(own_broker: Broker) -> None:
+    client = async_client(own_broker.url, connections=6, timeout_s=0.2)
+    script = Script(client, ECHO)
+    await asyncio.gather(*(script(["n"], [number, ""]) for number in range(6)))
+    own_broker.freeze()
+    with pytest.raises(redis.TimeoutError):
+        async with asyncio.timeout(20):
+            await client.get("n")
+    own_broker.thaw()
+    await client.aclose()
