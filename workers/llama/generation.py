@@ -38,6 +38,7 @@ ERROR_BODY_BYTES = 65536
 LOADING_STATUS = 503
 DONE = b"[DONE]"
 LONGEST_LINE_BYTES = 8 * 2**20
+FIRST_REST = 0.25  # of the longest; it grows to that as the answer does
 TIMER_SLACK_S = 0.005  # a socket may give up a little early
 
 Event = Prompt | TextDelta | ThinkingDelta | ToolCall | End
@@ -91,6 +92,7 @@ class Generation:
         self._clock = _Clock(deadlines)
         self._pulse = pulse
         self._rest_s = rest_s
+        self._first_token_s: float | None = None
         self._heard = False
         self._cancelled = False
 
@@ -172,8 +174,11 @@ class Generation:
     def _rest(self, read_s: float) -> None:
         """Not ahead of the first token, nor once the engine has said that there are no more."""
         if self._parser.generating and not self._parser.finished:
+            self._first_token_s = self._first_token_s or read_s
+            # The end of a short answer is not to wait for a long rest.
+            rest_s = min(self._rest_s, max(self._rest_s * FIRST_REST, read_s - self._first_token_s))
             left_s = self._clock.remaining_s() / 2  # what came meanwhile must still be read in time
-            sleep(max(0.0, min(read_s + self._rest_s - monotonic(), left_s)))
+            sleep(max(0.0, min(read_s + rest_s - monotonic(), left_s)))
             self._refuse_if_cancelled()
 
     def _ask(self, clock: "_Clock", asked: Callable[[], None]) -> None:

@@ -406,6 +406,30 @@ def test_what_comes_while_it_rests_is_read_together_and_it_rests_neither_before_
     assert len(rests.asked_s) == 2
 
 
+def test_its_rests_grow_with_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 100.0
+    turn = threading.Semaphore(0)
+
+    def script(connection: socket.socket) -> None:
+        connection.sendall(OK + chunked(PROGRESS, HELLO))
+        for payload in (HELLO, HELLO, HELLO, HELLO, LAST + DONE):
+            assert turn.acquire(timeout=10)
+            connection.sendall(chunked(payload))
+
+    def sleep(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+        asked_s.append(seconds)
+        turn.release()
+
+    asked_s: list[float] = []
+    monkeypatch.setattr("workers.llama.generation.sleep", sleep)
+    monkeypatch.setattr("workers.llama.generation.monotonic", lambda: now_s)
+    with engine(script) as peer, generation(peer, rest_s=4) as answer:
+        assert sum(isinstance(event, TextDelta) for event in answer) == 5
+    assert asked_s == [1, 1, 2, 4, 4]
+
+
 def test_it_rests_for_half_of_what_its_limits_leave_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     rests = Rests()
     monkeypatch.setattr("workers.llama.generation.sleep", rests)
