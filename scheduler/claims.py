@@ -5,7 +5,6 @@ alive, and cancellations.
 Never: an engine, a slot, a delta; the order of a line (`policy.claiming`, `lua/claim.lua`).
 """
 
-import json
 import math
 import uuid
 from collections.abc import Sequence
@@ -13,11 +12,13 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
+import orjson
 import structlog
 from redis import Redis, RedisError
 
 from infra import keys
 from infra.redis_client import BLOCK_MS, broker_errors
+from infra.redis_script import Argument
 from infra.redis_step import Step
 from scheduler import scripts
 from scheduler.ahead import Ahead
@@ -56,7 +57,7 @@ class Question:
     """A claim; the token makes one of it, however often it is put."""
 
     names: list[str]
-    arguments: list[str | int | float]
+    arguments: list[Argument]
     token: str
 
 
@@ -86,6 +87,15 @@ class Claims:
             keys.attained(""),
             rules.half_life_ms,
         ]
+        # What each claim says alike is made once: a claim stands between a ticket and its engine.
+        self._line_names = [f(worker) for f in (keys.line, keys.running, keys.back, keys.urgent, keys.holding)]
+        self._who_asks: list[Argument] = [
+            worker, incarnation, RUNNING_LIFETIME_MS, keys.job(""), keys.wake(""), keys.attained(""),
+        ]  # fmt: skip
+        self._obeyed: list[Argument] = [
+            rules.ageing_ms, rules.half_life_ms, rules.urgent_share,
+            MOST_URGENT_LEVEL, LONGEST_HOLD_MS, self._remembered_ms, LEARNT,
+        ]  # fmt: skip
         self._seen = "$"
         self._unheld: dict[str, float] = {}
         self.drain_left_ms: int | None = None  # as the last beat found it; None: the worker is not to be drained
@@ -133,16 +143,10 @@ class Claims:
         self._ahead.drop()
 
     def _question(self, slots: int, tickets: int, cached: Sequence[Cached], token_ms: float) -> Question:
-        names = [f(self._worker) for f in (keys.line, keys.running, keys.back, keys.urgent, keys.holding)]
-        rules, token = self._rules, uuid.uuid4().hex
-        arguments: list[str | int | float] = [
-            self._worker, self._incarnation, RUNNING_LIFETIME_MS, keys.job(""), keys.wake(""), keys.attained(""),
-            token, slots, tickets, rules.ageing_ms, rules.half_life_ms, rules.urgent_share,
-            MOST_URGENT_LEVEL, LONGEST_HOLD_MS, self._remembered_ms, LEARNT,
-            json.dumps([(one.conversation, one.level, one.prefill_ms, one.left_ms) for one in cached]), token_ms,
-            WORTH, LONGEST_STEPS,
-        ]  # fmt: skip
-        return Question(names, arguments, token)
+        token = uuid.uuid4().hex
+        held = orjson.dumps([(one.conversation, one.level, one.prefill_ms, one.left_ms) for one in cached])
+        asked = [*self._who_asks, token, slots, tickets, *self._obeyed, held, token_ms, WORTH, LONGEST_STEPS]
+        return Question(self._line_names, asked, token)
 
     def settle(self, job: ClaimedJob, used_ms: float, output_tokens: int | None, *, in_tool_call: bool) -> None:
         """Charge `job`'s agent and key what was used in place of what was expected, once, however often it is said.
