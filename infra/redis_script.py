@@ -1,12 +1,12 @@
 """What the event loop asks the broker for with little in between: a script, or any command.
 
 Owns: how such a command is packed and sent, and the few connections that are kept for it.
-Never: a script's text, a key; time limits, tries and pools (`redis_client`): all of them hold as for any command.
+Never: a script's text, a key; how long a limit is, tries and pools (`redis_client`): all hold as for any command.
 
 redis-py's own packs argument by argument and passes eight layers: with seventy arguments it takes twice the time. Its
 pool looks at a connection each time before it gives it out, which takes as long again: a few are kept here. On Python
-3.11 it limits the time of a write by a task of its own, which writes only when its turn comes: here one limit holds for
-question and answer.
+3.11 it limits the time of a write by a task of its own, which writes only when its turn comes: here one limit of the
+same length holds for question and answer together.
 """
 
 import asyncio
@@ -34,7 +34,6 @@ class Line:
         """Answers and fails as a command of redis-py does."""
         command = packed(arguments)
         connection = self._kept.pop() if self._kept else await self._pool.get_connection()
-        connection.socket_timeout = None
         try:
             return await connection.retry.call_with_retry(
                 partial(self._ask, connection, command), lambda _: connection.disconnect()
@@ -47,6 +46,10 @@ class Line:
                 await self._pool.release(connection)
 
     async def _ask(self, connection: Connection, command: bytes) -> Any:
+        if not connection.is_connected:  # each step of that has the limit for itself, as everywhere
+            connection.socket_timeout = self._limit_s
+            await connection.connect_check_health(check_health=False)
+        connection.socket_timeout = None
         try:
             async with asyncio.timeout(self._limit_s):
                 await connection.send_packed_command(command)

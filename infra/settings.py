@@ -133,7 +133,10 @@ class Settings(BaseModel):
     metrics_port: Port = Field(0, description="port of a worker's own /metrics, the next ones its neighbours'; 0: none")
     metrics_host: str = Field("127.0.0.1", description="address a worker's /metrics listens on")
     delta_batch_ms: int = Field(
-        16, ge=0, le=100, description="how often a running answer is read; what came meanwhile travels together"
+        16,
+        ge=0,
+        le=100,
+        description="longest rest between two reads of an answer; what came meanwhile travels together",
     )
     lease_lifetime_s: Seconds = Field(5, description="a worker silent for this long is dead")
     lease_renew_s: Seconds = Field(1, validate_default=True, description="how often a worker says that it lives")

@@ -6,7 +6,6 @@ Never: what becomes of the job.
 """
 
 import threading
-from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from types import TracebackType
 
@@ -90,23 +89,15 @@ class Begun:
         self._question = question
         self._work = work
         self._let_go = threading.Event()
-        self._later: Callable[[], None] | None = None
 
     def give_way(self, limit_s: float) -> bool:
         """In Celery's own thread: wait until the ticket's thread waits for others, for `limit_s` at most; whether it
         does."""
         return self._let_go.wait(limit_s)
 
-    def later(self, act: Callable[[], None]) -> None:
-        """In the ticket's thread: `act` once it waits for others."""
-        self._later = act
-
     def let_go(self) -> None:
         """The ticket's thread waits for others now."""
         self._let_go.set()
-        act, self._later = self._later, None
-        if act is not None:
-            act()
 
     def work(self) -> ExitStack:
         """That this ticket counts as work, for whoever ends it."""
@@ -117,9 +108,8 @@ class Begun:
         question, self._question = self._question, None
         return question
 
-    def __enter__(self) -> "Begun":
+    def __enter__(self) -> None:
         self._tickets.ticket = self
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._tickets.ticket = None

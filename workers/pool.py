@@ -9,11 +9,8 @@ Stock `threads` leaves the hub asleep when a task ends, so the next ticket waits
 It keeps the hub: kombu's own "current" one is none any more once a broken connection has reset it.
 """
 
-import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
-from time import monotonic
 from typing import Any, Protocol
 
 from celery.concurrency.base import apply_target
@@ -33,12 +30,6 @@ class Begun(AbstractContextManager[object], Protocol):
     def give_back(self) -> None:
         """No thread will work on it."""
 
-    def later(self, act: Callable[[], None]) -> None:
-        """In its thread: `act` when that waits for others, or lets go."""
-
-    def let_go(self) -> None:
-        """Its thread has done all that is urgent."""
-
 
 class _Nothing(nullcontext[object]):
     def give_way(self, _: float) -> bool:
@@ -47,13 +38,6 @@ class _Nothing(nullcontext[object]):
 
     def give_back(self) -> None:
         """There is nothing to give back."""
-
-    def later(self, act: Callable[[], None]) -> None:
-        """Nothing here is urgent."""
-        act()
-
-    def let_go(self) -> None:
-        """Nothing here is urgent."""
 
 
 class GatedPool(ThreadPool):  # type: ignore[misc]  # celery is untyped
@@ -87,18 +71,10 @@ class GatedPool(ThreadPool):  # type: ignore[misc]  # celery is untyped
     ) -> ApplyResult:
         begun = type(self).begin()
 
-        def work(*given: Any, **named: Any) -> Any:
-            try:
-                return target(*given, **named)
-            finally:
-                begun.let_go()  # before Celery's word of the end, at the latest
-
         def run() -> None:
             try:
                 with begun:
-                    if accept_callback is not None:  # Celery's word of the start: the engine is to have its work first
-                        begun.later(partial(accept_callback, os.getpid(), monotonic()))
-                    apply_target(work, args, kwargs, callback)
+                    apply_target(target, args, kwargs, callback, accept_callback)
             finally:
                 wake()
 

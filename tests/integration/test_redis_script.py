@@ -1,15 +1,17 @@
 """A script that is asked for with little in between answers and fails as one of redis-py's own."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import hiredis
 import pytest
 import redis
 from redis.asyncio import Redis
 
 from infra.redis_client import async_client
-from infra.redis_script import Script
+from infra.redis_script import Line, Script
 from tests.doubles.broker import Broker
 
 pytestmark = pytest.mark.integration
@@ -81,9 +83,12 @@ async def test_a_silent_broker_is_given_up_and_its_late_answer_is_nobodys(own_br
     script = Script(client, "return ARGV[1]")
     await script([], ["first"])
     own_broker.freeze()
-    with pytest.raises(redis.TimeoutError):
-        await script([], ["late"])
-    own_broker.thaw()
+    try:
+        with pytest.raises(redis.TimeoutError):
+            async with asyncio.timeout(20):
+                await script([], ["late"])
+    finally:
+        own_broker.thaw()
     assert await script([], ["next"]) == b"next"
     await client.aclose()
 
@@ -114,8 +119,46 @@ async def test_a_connection_that_a_script_gives_back_keeps_the_limit_of_all_othe
     script = Script(client, ECHO)
     await asyncio.gather(*(script(["n"], [number, ""]) for number in range(6)))
     own_broker.freeze()
-    with pytest.raises(redis.TimeoutError):
-        async with asyncio.timeout(20):
-            await client.get("n")
-    own_broker.thaw()
+    try:
+        with pytest.raises(redis.TimeoutError):
+            async with asyncio.timeout(20):
+                await client.get("n")
+    finally:
+        own_broker.thaw()
     await client.aclose()
+
+
+SLOWLY_S, LIMIT_S = 0.3, 1.0  # each answer is in time, those of a connection's beginning together are not
+
+
+async def answer_slowly(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A broker that is far away, or has much to do: after its beginning a connection answers with its own number."""
+    asked = hiredis.Reader()
+    with contextlib.suppress(ConnectionError):
+        while data := await reader.read(65536):
+            asked.feed(data)
+            while command := asked.gets():
+                await asyncio.sleep(SLOWLY_S)
+                hello, ping = (command[0].upper() == name for name in (b"HELLO", b"PING"))
+                writer.write(b"%1\r\n$5\r\nproto\r\n:3\r\n" if hello else b"+PONG\r\n" if ping else b"+OK\r\n")
+    writer.close()
+
+
+async def test_a_connection_whose_beginning_takes_longer_than_one_answer_may_is_made_again() -> None:
+    connections: list[asyncio.StreamWriter] = []
+
+    async def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(writer)
+        await answer_slowly(reader, writer)
+
+    server = await asyncio.start_server(begin, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    client = async_client(f"redis://127.0.0.1:{port}/0", timeout_s=LIMIT_S, name="far")
+    line = Line(client)
+    assert await line.ask(["PING"]) == b"PONG"
+    connections[0].transport.abort()
+    assert await line.ask(["PING"]) == b"PONG"
+    assert len(connections) == 2
+    await client.aclose()
+    connections[1].transport.abort()
+    server.close()

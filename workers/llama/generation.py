@@ -83,7 +83,7 @@ class Generation:
         pulse: Pulse,
         rest_s: float = 0.0,
     ) -> None:
-        """Once its tokens come, it is read once in `rest_s` at most."""
+        """Once its tokens come, it rests between two reads, in the end for `rest_s`."""
         self._exchange = exchange
         self._headers = headers
         self._body = body

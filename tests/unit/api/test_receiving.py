@@ -18,7 +18,6 @@ from infra.observability.traces import NO_TRACES
 
 pytestmark = pytest.mark.unit
 
-Add = Callable[[FastAPI], None]
 HOUSE = SimpleNamespace(
     closing=SimpleNamespace(begun=False),
     keyring=SimpleNamespace(caller=lambda _: "key"),

@@ -178,27 +178,6 @@ def test_celery_s_thread_gives_way_until_the_engine_has_its_request() -> None:
     assert order == ["sent", "celery"]
 
 
-def test_what_can_wait_is_done_once_and_after_the_engine_has_its_request() -> None:
-    house = House(JOB)
-    order: list[str] = []
-    with house.jobs.begin() as begun, house.jobs.work():
-        begun.later(lambda: order.append("what can wait"))
-        house.jobs.take()
-        order.append("sent")
-        house.jobs.under_way()
-        house.jobs.under_way()
-    assert order == ["sent", "what can wait"]
-
-
-def test_what_can_wait_is_done_at_the_end_of_a_ticket_that_never_came_so_far() -> None:
-    house, order = House(None), list[str]()
-    with house.jobs.begin() as begun, house.jobs.work():
-        begun.later(lambda: order.append("what can wait"))
-        house.jobs.take()
-        order.append("over")
-    assert order == ["over", "what can wait"]
-
-
 @pytest.mark.parametrize("answers", [(None,), (60_000, None)], ids=["without a job", "while its slot is kept"])
 def test_celery_s_thread_waits_for_no_ticket_that_waits_itself(answers: tuple[int | None, ...]) -> None:
     house = House(*answers)

@@ -1,10 +1,8 @@
 """The gated pool: what a ticket is worked on in begins in Celery's thread and is entered in the ticket's own."""
 
-import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
-from functools import partial
 
 import pytest
 
@@ -19,7 +17,6 @@ class Begun(nullcontext[None]):
     def __init__(self) -> None:
         super().__init__()
         self.done: list[tuple[str, int]] = []
-        self.acts: list[Callable[[], None]] = []
 
     def note(self, what: str) -> None:
         self.done.append((what, threading.get_ident()))
@@ -37,14 +34,6 @@ class Begun(nullcontext[None]):
 
     def give_back(self) -> None:
         self.note("given back")
-
-    def later(self, act: Callable[[], None]) -> None:
-        self.acts.append(act)
-
-    def let_go(self) -> None:
-        self.note("let go")
-        while self.acts:
-            self.acts.pop()()
 
 
 @pytest.fixture
@@ -72,47 +61,7 @@ def test_a_ticket_begins_here_and_is_worked_on_there(pool: GatedPool, begun: Beg
     pool.apply_async(lambda: worked.append(threading.get_ident()), callback=lambda _: None).f.result(20)
     here, there = threading.get_ident(), worked[0]
     assert here != there
-    assert {("begun", here), ("gave way", here), ("entered", there), ("let go", there), ("left", there)} == set(
-        begun.done
-    )
-
-
-@pytest.mark.parametrize("urgent", [True, False], ids=["it lets go itself", "it never does"])
-def test_celery_hears_of_the_start_after_what_is_urgent_and_before_the_end(
-    pool: GatedPool, begun: Begun, *, urgent: bool
-) -> None:
-    told: list[str] = []
-
-    def work() -> None:
-        told.append("urgent")
-        if urgent:
-            begun.let_go()
-            told.append("the rest")
-
-    def accepted(pid: int, _: float) -> None:
-        assert pid == os.getpid()
-        told.append("start")
-
-    pool.apply_async(work, accept_callback=accepted, callback=lambda _: told.append("end")).f.result(20)
-    assert told == ["urgent", "start", *(["the rest"] if urgent else []), "end"]
-
-
-def test_celery_hears_of_the_start_of_one_that_fails(pool: GatedPool, begun: Begun) -> None:  # set up
-    told: list[int] = []
-
-    def work() -> None:
-        raise ValueError
-
-    with pytest.raises(ValueError, match=r"^$"):
-        pool.apply_async(work, accept_callback=lambda pid, _: told.append(pid), callback=print).f.result(20)
-    assert told == [os.getpid()]
-
-
-def test_without_anything_begun_celery_hears_of_the_start_all_the_same(pool: GatedPool) -> None:
-    told: list[str] = []
-    accepted = partial(told.append, "start")
-    pool.apply_async(print, accept_callback=lambda *_: accepted(), callback=lambda _: told.append("end")).f.result(20)
-    assert told == ["start", "end"]
+    assert {("begun", here), ("gave way", here), ("entered", there), ("left", there)} == set(begun.done)
 
 
 def test_a_ticket_that_no_thread_takes_is_given_back(pool: GatedPool, begun: Begun) -> None:
@@ -120,3 +69,14 @@ def test_a_ticket_that_no_thread_takes_is_given_back(pool: GatedPool, begun: Beg
     with pytest.raises(RuntimeError):
         pool.apply_async(print)
     assert [what for what, _ in begun.done] == ["begun", "given back"]
+
+
+def test_celery_books_a_ticket_before_it_is_worked_on(pool: GatedPool, begun: Begun) -> None:  # set up
+    """Its acknowledgement is among them: a connection that breaks before that gives the ticket to another thread."""
+    told: list[str] = []
+    pool.apply_async(
+        lambda: told.append("work"),
+        accept_callback=lambda *_: told.append("books"),
+        callback=lambda _: told.append("end"),
+    ).f.result(20)
+    assert told == ["books", "work", "end"]
