@@ -27,7 +27,6 @@ class Line:
 
     def __init__(self, redis: Redis) -> None:
         self._pool: Any = redis.connection_pool
-        self._limit_s: float | None = self._pool.connection_kwargs.get("socket_timeout")
         self._kept: list[Any] = []
 
     async def ask(self, arguments: Sequence[Argument]) -> Any:
@@ -36,26 +35,13 @@ class Line:
         connection = self._kept.pop() if self._kept else await self._pool.get_connection()
         try:
             return await connection.retry.call_with_retry(
-                partial(self._ask, connection, command), lambda _: connection.disconnect()
+                partial(_ask, connection, command), lambda _: connection.disconnect()
             )
         finally:
             if len(self._kept) < KEPT_CONNECTIONS:
                 self._kept.append(connection)
             else:
-                connection.socket_timeout = self._limit_s  # others take it from the pool
                 await self._pool.release(connection)
-
-    async def _ask(self, connection: Connection, command: bytes) -> Any:
-        if not connection.is_connected:  # each step of that has the limit for itself, as everywhere
-            connection.socket_timeout = self._limit_s
-            await connection.connect_check_health(check_health=False)
-        connection.socket_timeout = None
-        try:
-            async with asyncio.timeout(self._limit_s):
-                await connection.send_packed_command(command)
-                return await connection.read_response()
-        except TimeoutError as error:
-            raise AnswerTimeout(f"no answer within {self._limit_s} s") from error
 
 
 class Script:
@@ -84,3 +70,17 @@ def packed(arguments: Sequence[Argument]) -> bytes:
         text = argument if isinstance(argument, bytes) else str(argument).encode()
         pieces += (b"$%d" % len(text), text)
     return b"\r\n".join((*pieces, b""))
+
+
+async def _ask(connection: Connection, command: bytes) -> Any:
+    if not connection.is_connected:  # each step of that has the limit for itself, as everywhere
+        await connection.connect_check_health(check_health=False)
+    limit_s, connection.socket_timeout = connection.socket_timeout, None
+    try:
+        async with asyncio.timeout(limit_s):
+            await connection.send_packed_command(command)
+            return await connection.read_response()
+    except TimeoutError as error:
+        raise AnswerTimeout(f"no answer within {limit_s} s") from error
+    finally:  # whoever connects it again, or takes it from the pool
+        connection.socket_timeout = limit_s

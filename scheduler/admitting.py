@@ -13,6 +13,7 @@ import structlog
 
 from infra import keys
 from infra.errors import CorralError, NoWorker, QueueFull
+from infra.redis_script import Argument
 from scheduler.contract import JobSpec, Kind
 from scheduler.policy.claiming import MOST_URGENT_LEVEL
 from scheduler.policy.lengths import Samples
@@ -28,8 +29,6 @@ HOME_MOVED, OWN_AT, ALL_AT = -2, 5, 8  # of the script's answer
 NO_HOME_MS = 0  # a warm-up is nobody's conversation
 HOMES_COUNT_MS = 300_000  # a conversation unused for five minutes no longer counts as load
 URGENT_MS = 600_000  # slots are kept for the urgent levels as long after the last such request
-
-Argument = str | int | float | bytes
 
 
 @dataclass(frozen=True, slots=True)

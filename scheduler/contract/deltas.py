@@ -121,7 +121,7 @@ def encode_deltas(deltas: Iterable[Delta]) -> bytes:
 
 def decode_deltas(raw: bytes) -> list[Delta]:
     """The inverse of `encode_deltas`. Raises ValueError, KeyError or TypeError on anything else."""
-    return [_decode(item) for item in json.loads(raw.decode())]
+    return [_decode(item) for item in json.loads(raw)]
 
 
 def _written(delta: Delta) -> list[Any]:

@@ -132,7 +132,7 @@ SLOWLY_S, LIMIT_S = 0.3, 1.0  # each answer is in time, those of a connection's 
 
 
 async def answer_slowly(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """A broker that is far away, or has much to do: after its beginning a connection answers with its own number."""
+    """A broker that is far away, or has much to do."""
     asked = hiredis.Reader()
     with contextlib.suppress(ConnectionError):
         while data := await reader.read(65536):

@@ -71,7 +71,7 @@ def test_a_ticket_that_no_thread_takes_is_given_back(pool: GatedPool, begun: Beg
     assert [what for what, _ in begun.done] == ["begun", "given back"]
 
 
-def test_celery_books_a_ticket_before_it_is_worked_on(pool: GatedPool, begun: Begun) -> None:  # set up
+def test_celery_books_a_ticket_before_it_is_worked_on(pool: GatedPool, begun: Begun) -> None:
     """Its acknowledgement is among them: a connection that breaks before that gives the ticket to another thread."""
     told: list[str] = []
     pool.apply_async(
