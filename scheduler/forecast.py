@@ -234,7 +234,8 @@ def refusal(spec: JobSpec, verdict: Verdict) -> CorralError:
     retry_after_s = verdict.retry_after_s
     again = f"ask again in {retry_after_s} s"
     if verdict.full:
-        return QueueFull(f"all workers are busy and their queues are full; {again}", retry_after_s=retry_after_s)
+        words = f"all workers are busy and their queues are full, places promised to earlier callers included; {again}"
+        return QueueFull(words, retry_after_s=retry_after_s)
     when = (
         f"in about {verdict.wait_ms / 1000:.0f} s" if verdict.wait_ms <= FORESEEN_MS else "in an hour at the earliest"
     )

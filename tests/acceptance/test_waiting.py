@@ -1,5 +1,6 @@
 """What a caller meets while it waits for a slot, and what is left of it when it goes."""
 
+import json
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -188,13 +189,14 @@ def test_a_whole_answer_is_never_opened_early(narrow: Cluster) -> None:
 # --- full lines ---------------------------------------------------------------------------------------------------
 
 
-def test_a_full_line_refuses_and_takes_the_next_one_when_there_is_room(start_cluster: StartCluster) -> None:
-    cluster = start_cluster(workers=1, slots=1, settings={"queue_limit": 1})
+def test_a_full_line_refuses_and_takes_the_refused_one_when_there_is_room(start_cluster: StartCluster) -> None:
+    """It asks the same again: the place that comes free was promised to it, and any other would wait behind it."""
+    cluster = expecting_short_answers(start_cluster(workers=1, slots=1, settings={"queue_limit": 1}))
     with occupied(cluster, 1):
-        with waiting(cluster):
-            refused = cluster.messages("say 3 words")
-            assert refused.status_code == 529
-            assert refused.json()["error"]["type"] == "overloaded_error"
+        with waiting(cluster), closing(sent(cluster, body(user("say 3 words")))) as connection:
+            refused = connection.getresponse()
+            assert refused.status == 529
+            assert json.load(refused)["error"]["type"] == "overloaded_error"
             assert 1 <= int(refused.headers["retry-after"]) <= 60
         wait_for(lambda: waiting_jobs(cluster) == 0, "room in the line")
         with waiting(cluster):  # a status may be a look old, so this is all that can be asked

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from http.client import HTTPConnection
+from select import select
 from typing import Any
 
 from tests.doubles.cluster import Cluster
@@ -156,11 +157,21 @@ def sent(cluster: Cluster, request: dict[str, Any], headers: Mapping[str, str] |
 
 
 @contextmanager
-def waiting(cluster: Cluster, **fields: Any) -> Iterator[HTTPConnection]:
-    """A request waits in the line inside the block and hangs up at its end. The slots must be taken already."""
-    with closing(sent(cluster, body(user("say 3 words"), **fields))) as connection:
-        wait_for(lambda: waiting_jobs(cluster) == 1, "a waiting request")
+def waiting(cluster: Cluster) -> Iterator[HTTPConnection]:
+    """A request waits in the line inside the block and hangs up at its end. The slots must be taken already.
+
+    Raises AssertionError with the answer when it is answered instead.
+    """
+    with closing(sent(cluster, body(user("say 3 words")))) as connection:
+        wait_for(lambda: waiting_jobs(cluster) == 1 or _is_answered(connection), "a waiting request")
+        if _is_answered(connection):
+            answer = connection.getresponse()
+            raise AssertionError(f"answered at once: {answer.status} {answer.read().decode()}")
         yield connection
+
+
+def _is_answered(connection: HTTPConnection) -> bool:
+    return bool(select([connection.sock], [], [], 0)[0])
 
 
 def running_jobs(cluster: Cluster) -> int:
