@@ -133,7 +133,7 @@ class Settings(BaseModel):
     metrics_port: Port = Field(0, description="port of a worker's own /metrics, the next ones its neighbours'; 0: none")
     metrics_host: str = Field("127.0.0.1", description="address a worker's /metrics listens on")
     delta_batch_ms: int = Field(
-        16,
+        32,
         ge=0,
         le=100,
         description="longest rest between two reads of an answer; what came meanwhile travels together",

@@ -38,7 +38,7 @@ ERROR_BODY_BYTES = 65536
 LOADING_STATUS = 503
 DONE = b"[DONE]"
 LONGEST_LINE_BYTES = 8 * 2**20
-FIRST_REST = 0.25  # of the longest; it grows to that as the answer does
+FIRST_REST = 0.125  # of the longest; it grows to that as the answer does
 TIMER_SLACK_S = 0.005  # a socket may give up a little early
 
 Event = Prompt | TextDelta | ThinkingDelta | ToolCall | End

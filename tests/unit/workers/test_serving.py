@@ -107,7 +107,7 @@ def test_an_engine_that_is_stopped_with_its_worker_is_no_failure(
     made = serving(tmp_path, monkeypatch, until_stopped)
     with app._engine(made, cast(Heartbeat, Heart()), Running(), WAIT_S):
         assert made.usable_slots() == 1
-        assert made._ready_client()._rest_s == 0.016  # `delta_batch_ms`, as it is where nobody sets it
+        assert made._ready_client()._rest_s == 0.032  # `delta_batch_ms`, as it is where nobody sets it
     assert made.engine.state is EngineState.STOPPED
     assert not killed.is_set()
 

@@ -427,7 +427,7 @@ def test_its_rests_grow_with_the_answer(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("workers.llama.generation.monotonic", lambda: now_s)
     with engine(script) as peer, generation(peer, rest_s=4) as answer:
         assert sum(isinstance(event, TextDelta) for event in answer) == 5
-    assert asked_s == [1, 1, 2, 4, 4]
+    assert asked_s == [0.5, 0.5, 1, 2, 4]
 
 
 def test_it_rests_for_half_of_what_its_limits_leave_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
