@@ -17,6 +17,7 @@ LEAST_MS = 0.1  # shorter times are the clock's own
 LEAST_PREFILL_TOKENS = 256  # less measures the overhead of a request
 LEAST_DECODED_TOKENS = 16
 USUAL_CHARACTERS_PER_TOKEN = 4.0
+USUAL_RATES = Rates()
 BURST_S = 600.0  # a budget that nobody used is kept for this long
 
 
@@ -70,6 +71,11 @@ class Meter:
         """As the lease tells them."""
         with self._lock:
             return Tallies(evictions=evictions, drafted_tokens=self._drafted, accepted_tokens=self._accepted)
+
+    @property
+    def prefill_tokens_per_s(self) -> float:
+        """As in `rates`; a claim needs no more of these."""
+        return self._prefill or USUAL_RATES.prefill_tokens_per_s
 
     @property
     def rates(self) -> Rates:

@@ -73,7 +73,7 @@ class NextJob:
     def _state(self) -> tuple[tuple[Cached, ...], float]:
         """What the free slots hold that is worth keeping, and the prefill of a token, in ms."""
         cached = worth_keeping(self._serving.caches, self._claims.rules)
-        return cached, 1000 / self._serving.rates.prefill_tokens_per_s
+        return cached, 1000 / self._serving.prefill_tokens_per_s
 
 
 class Begun:

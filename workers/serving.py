@@ -29,7 +29,7 @@ from workers.llama.model import ModelProfile, served_name
 from workers.llama.process import EngineProcess, EngineProps, EngineState
 from workers.llama.pulse import Pulse
 from workers.llama.render import answer_rules, render
-from workers.meter import Meter, WriteBudget
+from workers.meter import USUAL_RATES, Meter, WriteBudget
 from workers.slots import SlotTable
 from workers.store import Store
 
@@ -93,6 +93,11 @@ class Serving:
     @property
     def rates(self) -> Rates:
         return self.caches.meter.rates if self.caches else Rates()
+
+    @property
+    def prefill_tokens_per_s(self) -> float:
+        """As in `rates`."""
+        return self.caches.meter.prefill_tokens_per_s if self.caches else USUAL_RATES.prefill_tokens_per_s
 
     def usable_slots(self) -> int:
         """How many tickets may be in work now."""

@@ -79,7 +79,7 @@ class Work:
         if job is None:
             return
         stages.mark("claimed")
-        bound = log.bind(job=job.id, attempt=job.attempt, ticket=job_id)
+        named = {"job": job.id, "attempt": job.attempt, "ticket": job_id}
         ended, reason = "again", ""  # it waits for another attempt
         answer = Writer(self._append, self._retries, job)
         try:
@@ -92,10 +92,10 @@ class Work:
                 ended = "done"
         except (Cancelled, Fenced):
             ended = "stopped"
-            bound.info("job_stopped")
+            log.info("job_stopped", **named)
         except Exception as error:
             ended, reason = "failed", failure(error).code
-            bound.warning("job_failed", error=type(error).__name__, reason=_reason(error))
+            log.warning("job_failed", **named, error=type(error).__name__, reason=_reason(error))
         finally:
             metrics.ATTEMPTS.labels(ended).inc()
             self._trace(job, answer, ended, reason)

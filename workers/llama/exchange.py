@@ -35,10 +35,13 @@ class Exchange:
 
     def connect(self, timeout_s: float) -> None:
         """Raises OSError."""
-        connected = socket.create_connection(self._address, timeout_s)
+        # `create_connection` looks a number up as if it were a name.
+        connecting = socket.socket(socket.AF_INET6 if ":" in self._address[0] else socket.AF_INET)
         with self._lock:
-            self._socket = connected
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket = connecting  # first: whatever comes of it, `close` gives it back
+        connecting.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connecting.settimeout(timeout_s)
+        connecting.connect(self._address)
 
     def ask(self, path: str, headers: Mapping[str, str], body: bytes, left_s: float) -> None:
         """Send the request, for `left_s` seconds at most."""

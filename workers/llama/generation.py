@@ -59,6 +59,8 @@ class Deadlines:
 
     def for_client(self, limits: Limits, waited_s: float) -> "Deadlines":
         """With the client's limits, of which `waited_s` are over."""
+        if limits.first_token_s is None and limits.between_tokens_s is None:
+            return self
         return replace(
             self,
             client_first_token_s=(limits.first_token_s or inf) - waited_s,

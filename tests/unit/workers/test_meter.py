@@ -128,7 +128,9 @@ def test_over_any_time_no_more_is_written_than_the_rate_and_one_burst_allow(turn
 def test_rates_are_a_middling_cards_until_answers_show_better() -> None:
     meter = Meter()
     assert meter.rates == Rates()
+    assert meter.prefill_tokens_per_s == meter.rates.prefill_tokens_per_s
     meter.prefilled(2000, 1000)
+    assert meter.prefill_tokens_per_s == 2000
     meter.decoded(100, 1000)
     meter.decoded(1, 1)  # too short to tell
     assert meter.rates == Rates(prefill_tokens_per_s=2000, decode_tokens_per_s=100)

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from scheduler.claims import Claims, Question, SlotKept
-from scheduler.contract import ClaimedJob, Kind, Rates
+from scheduler.contract import ClaimedJob, Kind
 from scheduler.policy.claiming import Cached, Rules
 from workers.next_job import NextJob
 from workers.running import Running
@@ -52,7 +52,7 @@ class Engine:
     def __init__(self) -> None:
         self.slots = 2
         self.caches = None
-        self.rates = Rates(prefill_tokens_per_s=250, decode_tokens_per_s=1)
+        self.prefill_tokens_per_s = 250.0
 
     def usable_slots(self) -> int:
         return self.slots

@@ -173,6 +173,10 @@ class Engine:
         self.doubts += 1
 
     @property
+    def prefill_tokens_per_s(self) -> float:
+        return self.rates.prefill_tokens_per_s
+
+    @property
     def rates(self) -> Rates:
         return self.caches.meter.rates
 

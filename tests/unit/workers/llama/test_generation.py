@@ -448,16 +448,18 @@ def test_a_cancel_while_it_rests_ends_it(monkeypatch: pytest.MonkeyPatch) -> Non
     assert len(rests.asked_s) == 1
 
 
-def test_a_cancel_while_it_connects_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    connect = socket.create_connection
-
-    def cancelling(*given: Any) -> socket.socket:
-        connected = connect(*given)
-        answer.cancel()
-        return connected
+@pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
+def test_a_cancel_while_it_connects_sends_nothing(monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
+    class Cancelling(socket.socket):
+        def connect(self, address: Any) -> None:
+            if not late:
+                answer.cancel()
+            super().connect(address)
+            if late:
+                answer.cancel()
 
     with engine(sends()) as peer, generation(peer) as answer:
-        monkeypatch.setattr("workers.llama.exchange.socket.create_connection", cancelling)
+        monkeypatch.setattr("workers.llama.exchange.socket.socket", Cancelling)
         with pytest.raises(Cancelled):
             list(answer)
         answer._exchange.close()
