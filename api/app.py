@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import gc
 import math
+import os
 import signal
 import socket
 import sys
@@ -50,7 +51,7 @@ from scheduler.draining import Draining
 from scheduler.follow import Follower
 from scheduler.forecast import Forecast
 from scheduler.gathering import Gathering
-from scheduler.jobs import Jobs, Limits
+from scheduler.jobs import Jobs
 from scheduler.ledgers import Ledgers
 from scheduler.lines import Lines
 from scheduler.membership import Membership
@@ -59,7 +60,7 @@ from scheduler.queue import Tickets
 from scheduler.raising import Raising
 from scheduler.recovery import Recovery
 from scheduler.remembered import Remembered
-from scheduler.rules import rules_of
+from scheduler.rules import limits_of, rules_of
 from scheduler.sharing import Sharing
 from scheduler.turns import Turns
 from scheduler.warmups import Warmups
@@ -101,7 +102,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     follower = Follower(reader, api)
     membership = Membership(redis)
     remembered = Remembered()
-    jobs = Jobs(redis, api, _limits(settings), remembered)
+    jobs = Jobs(redis, api, limits_of(settings), remembered)
     tickets = Tickets(build(settings))
     bound, lease_s = settings.load_bound, settings.lease_lifetime_s
     recovery = Recovery(redis, membership, jobs, tickets, bound, lease_s, app.state.traces)
@@ -150,13 +151,6 @@ async def _running(house: House, parts: Sequence["Part"], warming: Warming) -> A
         await house.explainer.settle(GIVE_BACK_LIMIT_S)
         await end(tasks)
         await asyncio.to_thread(house.traces.close)
-
-
-def _limits(settings: Settings) -> Limits:
-    return Limits(
-        queue=settings.queue_limit, home_ms=int(settings.home_lifetime_s * 1000),
-        move_margin_ms=int(settings.move_margin_s * 1000), urgent_share=settings.urgent_share,
-    )  # fmt: skip
 
 
 def _sharing(settings: Settings, dispatcher: Dispatcher, raising: Raising) -> Sharing:
@@ -213,7 +207,7 @@ class RequestIds:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = f"req_{uuid.uuid4().hex}"
+        request_id = f"req_{os.urandom(16).hex()}"
         scope.setdefault("state", {})["request_id"] = request_id
 
         async def send_with_id(message: Message) -> None:

@@ -4,7 +4,7 @@ Owns: the order of the rooms a request goes through, and that leaving gives ever
 Never: what happens inside a room.
 """
 
-import uuid
+import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from functools import partial
@@ -72,7 +72,7 @@ async def _receive(request: Request, house: House) -> Call:
 def _job(call: Call, house: House, traceparent: str) -> JobSpec:
     settings, who = house.settings, call.identity
     return JobSpec(
-        id=uuid.uuid4().hex,
+        id=os.urandom(16).hex(),
         identity=who,
         level=call.level,
         wait_limit_ms=int(patience(call, house).wait_s * 1000),

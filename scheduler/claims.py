@@ -6,7 +6,7 @@ Never: an engine, a slot, a delta; the order of a line (`policy.claiming`, `lua/
 """
 
 import math
-import uuid
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import monotonic
@@ -143,7 +143,7 @@ class Claims:
         self._ahead.drop()
 
     def _question(self, slots: int, tickets: int, cached: Sequence[Cached], token_ms: float) -> Question:
-        token = uuid.uuid4().hex
+        token = os.urandom(16).hex()
         held = orjson.dumps([(one.conversation, one.level, one.prefill_ms, one.left_ms) for one in cached])
         asked = [*self._who_asks, token, slots, tickets, *self._obeyed, held, token_ms, WORTH, LONGEST_STEPS]
         return Question(self._line_names, asked, token)
