@@ -15,6 +15,8 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from infra import config
+from infra.cli import gateway
 from infra.errors import ConfigError, CorralError
 from infra.exit_codes import INTERRUPTED
 
@@ -22,11 +24,14 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 FORM = "[NAME=]http://HOST:PORT; one that ends in /v1/chat/completions is asked in the OpenAI form"
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 RUNNING = ("--url", "--corral", "--engines")  # name who runs already
+SAY_WHO = ("--compare", "--start", "-h", "--help")  # ask others or nobody, as RUNNING does
 
 Start = Annotated[bool, typer.Option("--start", help="Start a broker, an API and a worker for this run.")]
 StartedModel = Annotated[str, typer.Option(help="With --start: a GGUF file, or demo.")]
 Model = Annotated[str, typer.Option(help="A GGUF file, or demo.")]
-Url = Annotated[str, typer.Option("--url", "--corral", help="Who runs, as http://HOST:PORT.")]
+Url = Annotated[
+    str, typer.Option("--url", "--corral", help="Who runs, as http://HOST:PORT; none: the Corral of these settings.")
+]
 SharedKey = Annotated[str, typer.Option(help="The key of all addresses, if they want one.")]
 Compare = Annotated[
     list[str] | None,
@@ -66,7 +71,7 @@ def run(main: Callable[..., None]) -> int:
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # held back while all was imported
         _check(sys.argv[1:])
-        command(prog_name=f"corral bench {name}")
+        command(prog_name=f"corral bench {name}", default_map=_own(main, sys.argv[1:]))
     except KeyboardInterrupt:
         return INTERRUPTED
     except CorralError as error:
@@ -76,6 +81,17 @@ def run(main: Callable[..., None]) -> int:
         print(f"error: {error.filename or 'file'}: {error.strerror or error}", file=sys.stderr)
         return 1
     return 0
+
+
+def _own(main: Callable[..., None], arguments: Sequence[str]) -> dict[str, str]:
+    """Defaults of the options: where nobody says who is asked it is this machine's Corral, as its settings have it, and
+    with its key, which no other address is told. Raises ConfigError."""
+    url = inspect.signature(main).parameters.get("url")
+    given = {argument.partition("=")[0] for argument in arguments}
+    if url is None or url.default != DEFAULT_URL or given & {*RUNNING, *SAY_WHO}:
+        return {}
+    settings = config.load().settings
+    return {"url": gateway.address(settings), "key": gateway.key(settings)}
 
 
 def _check(arguments: Sequence[str]) -> None:

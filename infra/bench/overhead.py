@@ -40,7 +40,9 @@ def main(
     more: More = None,
     start: Start = False,
     model: StartedModel = "demo",
-    url: Annotated[str, typer.Option("--url", "--corral", help="A Corral that runs.")] = DEFAULT_URL,
+    url: Annotated[
+        str, typer.Option("--url", "--corral", help="A Corral that runs; none: that of these settings.")
+    ] = DEFAULT_URL,
     compare_urls: Compare = None,
     repeat: Annotated[int, typer.Option(min=1, help="With --compare: rounds over all addresses.")] = 4,
     key: Annotated[str, typer.Option(help="Its key, if it wants one.")] = "",

@@ -32,7 +32,9 @@ TRIES = 64  # the kernel gives a connection to any of the processes
 
 def main(
     out: Annotated[Path, typer.Option("--out", help="The file to write; it must not be there yet.")],
-    url: Annotated[str, typer.Option(help="A Corral that runs, as http://HOST:PORT.")] = DEFAULT_URL,
+    url: Annotated[
+        str, typer.Option(help="A Corral that runs, as http://HOST:PORT; none: that of these settings.")
+    ] = DEFAULT_URL,
     key: Annotated[str, typer.Option(help="Its key, if it wants one.")] = "",
     for_s: Annotated[float, typer.Option("--for", min=0, help="Seconds; 0: until Ctrl-C.")] = 0.0,
     requests: Annotated[int, typer.Option(min=0, help="End after so many requests; 0: do not count.")] = 0,

@@ -1,8 +1,11 @@
 """What every bench does around its own work: it ends what it began, and says in a sentence what is wrong."""
 
+import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -36,11 +39,19 @@ FAILS = """
 def main(json_file: JsonFile = None, key: str = "") -> None:
     raise RuntimeError("a fault of the bench")
 """
+ASKS = """
+from infra.bench.command import DEFAULT_URL, Compare, Url
+def main(url: Url = DEFAULT_URL, compare_urls: Compare = None, key: str = "") -> None:
+    print(url, key or "none")
+"""
+OWN = {"CORRAL_PORT": "8123", "CORRAL_API_KEYS": "me:our-own-secret"}
+OTHER = "http://192.0.2.1:9"
 
 
-def bench(main: str, *arguments: str) -> subprocess.Popen[str]:
+def bench(main: str, *arguments: str, settings: Mapping[str, str] = MappingProxyType({})) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", f"{HEAD}{main}\nraise SystemExit(run(main))", *arguments],
+        env=os.environ | settings,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -94,3 +105,35 @@ def test_a_file_that_cannot_be_written_after_all_is_one_line(path: str) -> None:
     assert process.returncode == 1
     assert said.startswith("error: ")
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "asked"),
+    [
+        ((), "http://127.0.0.1:8123 our-own-secret"),
+        (("--key", "given"), "http://127.0.0.1:8123 given"),
+        (("--url", OTHER), f"{OTHER} none"),
+        ((f"--corral={OTHER}", "--key", "given"), f"{OTHER} given"),
+        (("--compare", OTHER), "http://127.0.0.1:8000 none"),
+    ],
+)
+def test_it_asks_the_corral_of_its_settings_and_tells_no_other_address_its_key(
+    arguments: tuple[str, ...], asked: str
+) -> None:
+    with bench(ASKS, *arguments, settings=OWN) as process:
+        told, _ = process.communicate(timeout=LIMIT_S)
+    assert (process.returncode, told.strip()) == (0, asked)
+
+
+def test_its_help_does_not_show_a_key() -> None:
+    with bench(ASKS, "--help", settings=OWN) as process:
+        told, _ = process.communicate(timeout=LIMIT_S)
+    assert "--key" in told
+    assert OWN["CORRAL_API_KEYS"].partition(":")[2] not in told
+
+
+def test_a_setting_that_is_wrong_is_named_before_anybody_is_asked() -> None:
+    with bench(ASKS, settings={"CORRAL_PORT": "none"}) as process:
+        _, said = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 1
+    assert said.startswith("error: CORRAL_PORT: `port`: ")
