@@ -19,7 +19,7 @@ import typer
 from infra.bench import house as houses
 from infra.bench import overhead_compare, progress, report
 from infra.bench.address import compared
-from infra.bench.command import DEFAULT_URL, Compare, JsonFile, More, Start, StartedModel, run
+from infra.bench.command import DEFAULT_URL, Compare, JsonFile, More, Start, StartedModel, Url, run
 from infra.bench.costs import Broker
 from infra.bench.house import Engine, House
 from infra.bench.latency import Load, Sides, fine, first_token, throughput
@@ -40,9 +40,7 @@ def main(
     more: More = None,
     start: Start = False,
     model: StartedModel = "demo",
-    url: Annotated[
-        str, typer.Option("--url", "--corral", help="A Corral that runs; none: that of these settings.")
-    ] = DEFAULT_URL,
+    url: Url = DEFAULT_URL,
     compare_urls: Compare = None,
     repeat: Annotated[int, typer.Option(min=1, help="With --compare: rounds over all addresses.")] = 4,
     key: Annotated[str, typer.Option(help="Its key, if it wants one.")] = "",

@@ -1,10 +1,11 @@
 """What comes back of a job, and how it travels."""
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any
+
+from pydantic_core import from_json, to_json
 
 
 class Source(StrEnum):
@@ -111,17 +112,16 @@ _TAGS: dict[str, type[Delta]] = {
 }
 # Looked up once: `dataclasses.astuple` takes as long for one delta as all the rest of writing it.
 _WRITTEN = {cls: (tag, tuple(field.name for field in fields(cls))) for tag, cls in _TAGS.items()}
-_ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
 def encode_deltas(deltas: Iterable[Delta]) -> bytes:
     """Deltas as one JSON array of [tag, field, field, ...]; fields in the order of the dataclass."""
-    return _ENCODER.encode([_written(delta) for delta in deltas]).encode()
+    return to_json([_written(delta) for delta in deltas])
 
 
 def decode_deltas(raw: bytes) -> list[Delta]:
     """The inverse of `encode_deltas`. Raises ValueError, KeyError or TypeError on anything else."""
-    return [_decode(item) for item in json.loads(raw)]
+    return [_decode(item) for item in from_json(raw)]
 
 
 def _written(delta: Delta) -> list[Any]:
