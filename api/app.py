@@ -45,6 +45,7 @@ from infra.errors import BrokerDown, Cancelled, ConfigError, CorralError, NotFou
 from infra.network import is_loopback
 from infra.observability import logs, traces
 from infra.redis_client import READ_TIMEOUT_S, async_client, sync_client
+from scheduler.admitting import limits_of
 from scheduler.counts import Counts
 from scheduler.dispatch import Dispatcher
 from scheduler.draining import Draining
@@ -60,7 +61,7 @@ from scheduler.queue import Tickets
 from scheduler.raising import Raising
 from scheduler.recovery import Recovery
 from scheduler.remembered import Remembered
-from scheduler.rules import limits_of, rules_of
+from scheduler.rules import rules_of
 from scheduler.sharing import Sharing
 from scheduler.turns import Turns
 from scheduler.warmups import Warmups

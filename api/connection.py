@@ -7,7 +7,7 @@ Never: a body that is waited for (`receiving`), a route.
 """
 
 import asyncio
-import uuid
+import os
 from http import HTTPStatus
 from itertools import chain
 from typing import Any
@@ -92,7 +92,7 @@ class Connection(HttpToolsProtocol):
         if answering and self.cycle.response_started:
             self.transport.close()
             return
-        request_id = f"req_{uuid.uuid4().hex}"
+        request_id = f"req_{os.urandom(16).hex()}"
         reply = reply_for(BadRequest(msg), request_id)
         self._write(orjson.dumps(reply.body), {**reply.headers, "request-id": request_id})
         if answering:

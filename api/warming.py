@@ -5,7 +5,7 @@ Never: takes a conversation's slot (the worker refuses that) or goes before a re
 """
 
 import asyncio
-import uuid
+import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from time import monotonic
@@ -152,7 +152,7 @@ def _job(base: Base, worker: WorkerInfo) -> JobSpec:
         key_name=NOBODY, agent=NOBODY, session=None, conversation=conversation, kind=Kind.WARM, identified=True
     )
     request = base.request(worker.model)
-    return JobSpec(id=uuid.uuid4().hex, identity=nobody, level=LEVEL, wait_limit_ms=WAIT_LIMIT_MS, request=request)
+    return JobSpec(id=os.urandom(16).hex(), identity=nobody, level=LEVEL, wait_limit_ms=WAIT_LIMIT_MS, request=request)
 
 
 def _tell(base: Base, worker: WorkerInfo, last: Finished | None, took_s: float) -> None:

@@ -10,7 +10,7 @@ Never: an HTTP status or a word of a protocol; `api.errors` has that table, keye
     |   +-- BodyTooLarge
     +-- NotAuthenticated, NotAllowed, NotFound
     +-- Refused(retry_after_s)       true now, may be different later
-    |   +-- QueueFull                every worker's line is full
+    |   +-- QueueFull                every worker's line is full or promised
     |   +-- WaitedTooLong            the waiting limit passed before a slot was free
     |   +-- NoWorker                 no worker can serve this now (none, loading, draining)
     |   +-- BrokerDown               Redis does not answer

@@ -12,6 +12,7 @@ from typing import Any
 import structlog
 
 from infra import keys
+from infra.config import Settings
 from infra.errors import CorralError, NoWorker, QueueFull
 from infra.redis_script import Argument
 from scheduler.contract import JobSpec, Kind
@@ -40,6 +41,16 @@ class Limits:
     home_ms: int
     move_margin_ms: int = 1000
     urgent_share: float = 0.25
+
+
+def limits_of(settings: Settings) -> Limits:
+    """The bounds within which a job is placed."""
+    return Limits(
+        queue=settings.queue_limit,
+        home_ms=int(settings.home_lifetime_s * 1000),
+        move_margin_ms=int(settings.move_margin_s * 1000),
+        urgent_share=settings.urgent_share,
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,6 +83,7 @@ class Forecast:
         if self._lines.promised(spec.request.model) or not self._fits(spec, room, outlooks.values()):
             verdict = await self._promises.ask(spec, room)
             if not verdict.comes_in:
+                self._lines.promise(spec.request.model)
                 self.refused["full" if verdict.full else "wait"] += 1
                 raise refusal(spec, verdict)
             self.kept += verdict.kept
@@ -101,6 +102,7 @@ class Forecast:
         room = self._looked_at(spec, outlooks, usual_s)
         with suppress(BrokerDown):
             verdict = await self._promises.ask(spec, room)
+            self._lines.promise(spec.request.model)
             return max(1, verdict.retry_after_s)
         return None
 
@@ -234,7 +236,7 @@ def refusal(spec: JobSpec, verdict: Verdict) -> CorralError:
     retry_after_s = verdict.retry_after_s
     again = f"ask again in {retry_after_s} s"
     if verdict.full:
-        words = f"all workers are busy and their queues are full, places promised to earlier callers included; {again}"
+        words = f"all workers are busy and their queues are full, or promised to earlier callers; {again}"
         return QueueFull(words, retry_after_s=retry_after_s)
     when = (
         f"in about {verdict.wait_ms / 1000:.0f} s" if verdict.wait_ms <= FORESEEN_MS else "in an hour at the earliest"

@@ -25,6 +25,7 @@ from scheduler.policy.outlook import Had, Outlook
 from scheduler.policy.waiting import Demand, Times, remaining_ms
 
 FRESH_S = 0.1
+NONE_SEEN = (0, float("-inf"))  # promises, and when
 SERVICE_FRESH_S = 1.0  # it fades slowly, and grows with claims only
 MOST_LOOKED_AT = 256  # jobs of a line
 MOST_LINES = 16  # in one step of the store, which serves nobody else meanwhile
@@ -64,7 +65,7 @@ class Lines:
         self._script = redis.register_script(scripts.text("lines"))
         self.rules = rules
         self._looks: dict[str, _Look] = {}
-        self._promised: dict[str, int] = {}
+        self._promised: dict[str, tuple[int, float]] = {}
         self._had: dict[str, tuple[Service, float]] = {}
         self._reading: dict[str, _Reading] = {}
         self._wanted: dict[str, dict[str, WorkerInfo]] = {}
@@ -73,7 +74,9 @@ class Lines:
     async def read(self, workers: Sequence[WorkerInfo], model: str, who: Identity = NOBODY) -> None:
         """Make sure that these lines, the promises of `model` and the service `who` had are known as of just now."""
         for _ in range(2):  # the look that was under way may have been at other workers
-            if any(self._age_s(worker.name) > FRESH_S for worker in workers):
+            # A look at all lines, for who watches them, knows nothing of the promises.
+            seen_s = [self._promised_age_s(model), *(self._age_s(worker.name) for worker in workers)]
+            if max(seen_s) > FRESH_S:
                 await self._shared(workers, model, who)
         if who is not NOBODY and any(self._service_age_s(whom) > SERVICE_FRESH_S for whom in _names(who)):
             await self._fetch((), model, who)
@@ -89,7 +92,12 @@ class Lines:
 
     def promised(self, model: str) -> int:
         """How many refused callers hold a promise, as far as seen."""
-        return self._promised.get(model, 0)
+        return self._promised.get(model, NONE_SEEN)[0]
+
+    def promise(self, model: str) -> None:
+        """This process has promised a place: whoever comes before the next look must not pass."""
+        count, seen_s = self._promised.get(model, NONE_SEEN)
+        self._promised[model] = (count + 1, seen_s)
 
     def had(self, who: Identity) -> Had:
         """The service that the key and the agent had, as far as seen."""
@@ -143,7 +151,7 @@ class Lines:
         with broker_errors():
             found: Any = orjson.loads(await self._script(names, arguments))
         at_s = monotonic()
-        self._promised[model], self.moved = found["promised"], found["moved"]
+        self._promised[model], self.moved = (found["promised"], at_s), found["moved"]
         self._remember(found["service"] or {}, at_s)
         for worker, row in zip(workers, found["workers"] or (), strict=True):
             demands = _demands(worker, row)
@@ -188,6 +196,9 @@ class Lines:
     def _age_s(self, worker: str) -> float:
         look = self._looks.get(worker)
         return monotonic() - look.at_s if look else float("inf")
+
+    def _promised_age_s(self, model: str) -> float:
+        return monotonic() - self._promised.get(model, NONE_SEEN)[1]
 
     def _service_age_s(self, whom: str) -> float:
         return monotonic() - self._had[whom][1] if whom in self._had else float("inf")

@@ -55,7 +55,7 @@ class Writer:
         self._unsent: deque[Entry] = deque()
         self._away_since_s: float | None = None
         self._sequence = 0
-        self._lost: CorralError | None = None
+        self._lost: CorralError | ValueError | None = None
         self.started: Started | None = None  # as it was told
         self.finished: Finished | None = None
         self.ended = False
@@ -70,7 +70,11 @@ class Writer:
             last = failure(error) if error else Failed("internal", "the worker ended the answer without a reason")
             self._pending.append(last)
             with suppress(Fenced):  # somebody else has ended the job
-                self._send("failed")
+                try:
+                    self._send("failed")
+                except ValueError:  # something of what was held cannot be written; the end can
+                    self._pending = [last]
+                    self._send("failed")
 
     def write(self, *deltas: Delta) -> None:
         """Send `deltas`, in one entry with those that were held.
@@ -107,7 +111,7 @@ class Writer:
                 self._send_unsent()
                 if self._pending and not self._unsent and not self.ended:
                     self._send("")
-            except CorralError as error:
+            except (CorralError, ValueError) as error:
                 self._lost = error
 
     def _take(self, deltas: Sequence[Delta]) -> None:
@@ -117,9 +121,10 @@ class Writer:
         self.started = next((delta for delta in deltas if isinstance(delta, Started)), self.started)
 
     def _send(self, final: str) -> None:
+        pending, self._pending = self._pending, []
+        payload = encode_deltas(pending)  # what cannot be written is not kept: the end would not get past it
         self._sequence += 1
-        self._unsent.append(Entry(self._sequence, encode_deltas(self._pending), final))
-        self._pending = []
+        self._unsent.append(Entry(self._sequence, payload, final))
         self.ended = bool(final)
         self._send_unsent()
 

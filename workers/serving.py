@@ -92,7 +92,7 @@ class Serving:
 
     @property
     def rates(self) -> Rates:
-        return self.caches.meter.rates if self.caches else Rates()
+        return self.caches.meter.rates if self.caches else USUAL_RATES
 
     @property
     def prefill_tokens_per_s(self) -> float:

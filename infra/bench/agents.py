@@ -28,7 +28,7 @@ from infra.bench.agents_figures import figures
 from infra.bench.agents_plays import Made, Play, Score, Traced
 from infra.bench.agents_routing import POLICIES
 from infra.bench.agents_session import Kind, Shape
-from infra.bench.command import Compare, JsonFile, More, StartedModel, Url, run
+from infra.bench.command import Compare, GivenUrl, JsonFile, More, StartedModel, run
 from infra.bench.house import Engine
 from infra.bench.progress import Told
 from infra.bench.report import Figures
@@ -48,7 +48,7 @@ def main(
     store: Annotated[str, typer.Option(help="With --start: on or off, Corral's store of saved slots.")] = "on",
     given: Annotated[list[str] | None, typer.Option("--set", help="With --start: a setting, NAME=VALUE.")] = None,
     direct_flags: Annotated[str, typer.Option(help="With --start: more flags for engines asked directly.")] = "",
-    url: Url = "",
+    url: GivenUrl = "",
     compare_urls: Compare = None,
     key: Annotated[str, typer.Option(help="Their key, if they want one.")] = "",
     engines: Annotated[str, typer.Option(help="OpenAI addresses that run, with commas.")] = "",

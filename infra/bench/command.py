@@ -32,6 +32,7 @@ Model = Annotated[str, typer.Option(help="A GGUF file, or demo.")]
 Url = Annotated[
     str, typer.Option("--url", "--corral", help="Who runs, as http://HOST:PORT; none: the Corral of these settings.")
 ]
+GivenUrl = Annotated[str, typer.Option("--url", "--corral", help="Who runs, as http://HOST:PORT.")]
 SharedKey = Annotated[str, typer.Option(help="The key of all addresses, if they want one.")]
 Compare = Annotated[
     list[str] | None,
@@ -91,7 +92,7 @@ def _own(main: Callable[..., None], arguments: Sequence[str]) -> dict[str, str]:
     if url is None or url.default != DEFAULT_URL or given & {*RUNNING, *SAY_WHO}:
         return {}
     settings = config.load().settings
-    return {"url": gateway.address(settings), "key": gateway.key(settings)}
+    return {"url": gateway.address(settings), "key": next(iter(config.api_keys(settings).values()), "")}
 
 
 def _check(arguments: Sequence[str]) -> None:

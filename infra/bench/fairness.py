@@ -23,7 +23,7 @@ import typer
 from infra.bench import house as houses
 from infra.bench import report, shares
 from infra.bench.asking import MESSAGES, Target
-from infra.bench.command import JsonFile, StartedModel, run
+from infra.bench.command import DEFAULT_URL, JsonFile, StartedModel, Url, run
 from infra.bench.fairness_mix import REVIEW, Mix
 from infra.bench.house import House
 from infra.bench.lines import Line, Run
@@ -37,7 +37,7 @@ LEARNING_S = 10.0
 def main(
     start: Annotated[bool, typer.Option("--start", help="Start a broker, an API and workers for this run.")] = False,
     model: StartedModel = "demo",
-    corral: Annotated[str, typer.Option(help="A Corral that runs, as http://HOST:PORT.")] = "http://127.0.0.1:8000",
+    url: Url = DEFAULT_URL,
     key: Annotated[str, typer.Option(help="Its key, if it wants one.")] = "",
     seconds: Annotated[float, typer.Option(min=1, help="How long the agents ask.")] = 180,
     agents: Annotated[int, typer.Option(min=3, help="Agents at level 5.")] = 12,
@@ -56,7 +56,7 @@ def main(
             print(f"Corral with {houses.settings_line(house)}")
             figures = asyncio.run(_measure(house, agents, overload, unit, seconds))
     else:
-        house = houses.running(corral, key, "", None)
+        house = houses.running(url, key, "", None)
         figures = asyncio.run(_measure(house, agents, overload, unit, seconds))
     report.show(f"{agents} agents for {seconds:g} s", [*figures.items()])
     report.save(json_file, command, figures)

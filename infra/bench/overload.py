@@ -18,7 +18,7 @@ import typer
 from infra.bench import house as houses
 from infra.bench import overload_figures, report, shares
 from infra.bench.asking import MESSAGES, Outcome, Target
-from infra.bench.command import JsonFile, StartedModel, run
+from infra.bench.command import DEFAULT_URL, JsonFile, StartedModel, Url, run
 from infra.bench.house import House
 from infra.bench.lines import Line, Run
 from infra.bench.overload_load import Arrivals, Attempt, memory
@@ -31,7 +31,7 @@ CALM_ASKS = 5
 def main(
     start: Annotated[bool, typer.Option("--start", help="Start a broker, an API and workers for this run.")] = False,
     model: StartedModel = "demo",
-    corral: Annotated[str, typer.Option(help="A Corral that runs, as http://HOST:PORT.")] = "http://127.0.0.1:8000",
+    url: Url = DEFAULT_URL,
     key: Annotated[str, typer.Option(help="Its key, if it wants one.")] = "",
     times: Annotated[float, typer.Option(min=0.1, help="What is asked for, in times what there is.")] = 10.0,
     seconds: Annotated[float, typer.Option(min=1, help="How long callers come.")] = 30.0,
@@ -53,7 +53,7 @@ def main(
             print(f"Corral with {houses.settings_line(house)}")
             figures = asyncio.run(measure(house, line, times, seconds, follow, anonymous))
     else:
-        house = houses.running(corral, key, "", None)
+        house = houses.running(url, key, "", None)
         figures = asyncio.run(measure(house, line, times, seconds, follow, anonymous))
     report.show(f"{times:g} times what there is for {seconds:g} s", [*figures.items()])
     report.save(json_file, command, figures)

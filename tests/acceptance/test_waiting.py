@@ -199,8 +199,11 @@ def test_a_full_line_refuses_and_takes_the_refused_one_when_there_is_room(start_
             assert json.load(refused)["error"]["type"] == "overloaded_error"
             assert 1 <= int(refused.headers["retry-after"]) <= 60
         wait_for(lambda: waiting_jobs(cluster) == 0, "room in the line")
+        with closing(sent(cluster, body(user("say 4 words")))) as connection:
+            assert connection.getresponse().status in (503, 529)  # for want of time, or of room
         with waiting(cluster):  # a status may be a look old, so this is all that can be asked
             pass
+        assert cluster.status()["wait"]["promises_kept"] == 1
 
 
 # --- hanging up ---------------------------------------------------------------------------------------------------
@@ -276,7 +279,7 @@ def test_a_compaction_that_has_to_wait_may_use_the_reserve_too(start_cluster: St
 
 def test_a_stopped_api_lets_running_answers_end_and_refuses_those_that_wait(start_cluster: StartCluster) -> None:
     cluster = start_cluster(workers=1, slots=1)
-    with closing(sent(cluster, body(user("say 60 words at 30 tokens/s"), stream=True))) as first:
+    with closing(sent(cluster, body(user("say 100 words at 30 tokens/s"), stream=True))) as first:
         answer = first.getresponse()
         assert answer.status == 200
         with waiting(cluster) as second:
@@ -287,7 +290,7 @@ def test_a_stopped_api_lets_running_answers_end_and_refuses_those_that_wait(star
             assert int(refused.headers["retry-after"]) >= 1
         events = events_of(answer.read().decode().splitlines())
     in_order(events)
-    assert text_of(events).endswith("w59 w60")
+    assert text_of(events).endswith("w99 w100")
     assert cluster.apis[0].wait() == 0
 
 

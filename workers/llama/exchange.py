@@ -26,6 +26,7 @@ class Exchange:
     """One request and its answer; for one thread, but for `shut_down`. What breaks is an OSError or HttpParserError."""
 
     def __init__(self, host: str, port: int) -> None:
+        """`host` is an IPv4 address."""
         self._address = (host, port)
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
@@ -35,8 +36,8 @@ class Exchange:
 
     def connect(self, timeout_s: float) -> None:
         """Raises OSError."""
-        # `create_connection` looks a number up as if it were a name.
-        connecting = socket.socket(socket.AF_INET6 if ":" in self._address[0] else socket.AF_INET)
+        # Its engine is on this machine, by number: `create_connection` would look that up as if it were a name.
+        connecting = socket.socket(socket.AF_INET)
         with self._lock:
             self._socket = connecting  # first: whatever comes of it, `close` gives it back
         connecting.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

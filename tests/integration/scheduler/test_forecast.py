@@ -205,6 +205,20 @@ async def test_who_comes_back_at_its_time_is_let_in_before_newcomers(
             assert house.forecast.kept == metrics.PROMISES_KEPT._value.get() - before == 1
 
 
+async def test_nobody_passes_a_promise_that_was_made_since_the_last_look(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines, "FRESH_S", 600.0)
+    worker = store.worker()
+    async with housed(store, queue_limit=1) as house, busy(store, house, worker, waiting=1):
+        await refusal(house, asking("first", limit_ms=600_000))
+        assert worker.claims.claim(slots=3)  # a start: the line has room for one
+        await house.look()
+        await house.forecast.shown(house.dispatcher.view)  # which looks at the lines alone
+        another = asking("first", limit_ms=600_000).model_copy(update={"request": packed("another")})
+        assert "queues are full" in (await refusal(house, another)).message
+
+
 async def test_a_promise_is_kept_though_the_conversation_lives_elsewhere_by_now(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

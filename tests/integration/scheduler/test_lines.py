@@ -81,6 +81,22 @@ async def test_many_who_ask_at_once_share_one_look(store: Store, lines: Lines, m
     assert scripts_run(store) == before + 1
 
 
+async def test_promises_are_known_as_of_just_now_though_the_lines_were_looked_at_meanwhile(
+    store: Store, lines: Lines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By somebody who watches, and asks for no model's promises."""
+    now_s = 1000.0
+    monkeypatch.setattr("scheduler.lines.monotonic", lambda: now_s)
+    store.worker()
+    workers = await infos(store)
+    await lines.read(workers, "m")
+    store.raw.zadd(keys.promises("places", "m"), {"somebody": 1})
+    now_s += 60
+    await lines.look(workers)
+    await lines.read(workers, "m")
+    assert lines.promised("m") == 1
+
+
 async def test_many_who_ask_of_different_workers_at_once_are_all_told_of_their_own(store: Store, lines: Lines) -> None:
     for number in range(8):
         store.worker(f"w{number}")

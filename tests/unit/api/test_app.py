@@ -12,10 +12,10 @@ from starlette.responses import Response
 from api import app as module
 from api.app import _shared_sockets, create_app
 from infra.config import Settings
+from scheduler.admitting import limits_of
 from scheduler.contract import ClusterView
 from scheduler.jobs import Limits
 from scheduler.membership import Membership
-from scheduler.rules import limits_of
 from tests.doubles.services import free_port
 
 pytestmark = pytest.mark.unit

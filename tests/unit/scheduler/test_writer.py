@@ -105,6 +105,33 @@ def test_leaving_without_an_end_writes_failed_after_what_was_held(pen: Pen, retr
     assert (last.code, final) == ("internal", "failed")
 
 
+UNWRITABLE = TextDelta("\ud83d")  # half a letter, as no engine's bytes decode to it
+
+
+def test_what_cannot_be_written_fails_the_answer_and_does_not_keep_its_end_back(pen: Pen, retries: Retries) -> None:
+    with Writer(pen, retries, JOB) as writer:
+        writer.write(STARTED)
+        with pytest.raises(ValueError, match="surrogates"):
+            writer.write(UNWRITABLE)
+    assert [(number, final) for number, _, final in pen.all()] == [(1, ""), (2, "failed")]
+
+
+def test_what_was_held_and_cannot_be_written_does_not_keep_the_end_back(pen: Pen, retries: Retries) -> None:
+    with Writer(pen, retries, JOB) as writer:
+        writer.hold(STARTED, UNWRITABLE)
+    [(_, [last], final)] = pen.all()
+    assert (type(last), final) == (Failed, "failed")
+
+
+def test_what_was_held_and_cannot_be_written_is_told_by_the_next_write(pen: Pen, retries: Retries) -> None:
+    with Writer(pen, retries, JOB) as writer:
+        writer.hold(UNWRITABLE)
+        writer.send_kept()
+        with pytest.raises(ValueError, match="surrogates"):
+            writer.write(FINISHED)
+    assert [final for _, _, final in pen.all()] == ["failed"]
+
+
 def _end_with(pen: Pen, retries: Retries, error: BaseException) -> Failed:
     with pytest.raises(type(error)), Writer(pen, retries, JOB):
         raise error

@@ -14,7 +14,7 @@ import structlog
 from infra import store_folder
 from infra.config import Settings
 from infra.errors import StartError
-from scheduler.contract import WorkerState
+from scheduler.contract import Rates, WorkerState
 from tests.doubles.cluster import empty_model
 from workers import app
 from workers import serving as serving_module
@@ -108,6 +108,10 @@ def test_an_engine_that_is_stopped_with_its_worker_is_no_failure(
     with app._engine(made, cast(Heartbeat, Heart()), Running(), WAIT_S):
         assert made.usable_slots() == 1
         assert made._ready_client()._rest_s == 0.032  # `delta_batch_ms`, as it is where nobody sets it
+        assert made.prefill_tokens_per_s == made.rates.prefill_tokens_per_s == Rates().prefill_tokens_per_s
+        assert made.caches is not None
+        made.caches.meter.prefilled(9000, 1000)
+        assert made.prefill_tokens_per_s == made.rates.prefill_tokens_per_s == 9000
     assert made.engine.state is EngineState.STOPPED
     assert not killed.is_set()
 

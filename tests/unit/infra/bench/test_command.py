@@ -1,13 +1,18 @@
 """What every bench does around its own work: it ends what it began, and says in a sentence what is wrong."""
 
+import inspect
 import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 
 import pytest
+
+from infra.bench.command import DEFAULT_URL
+from infra.cli.bench import BENCHES
 
 pytestmark = pytest.mark.unit
 
@@ -137,3 +142,15 @@ def test_a_setting_that_is_wrong_is_named_before_anybody_is_asked() -> None:
         _, said = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 1
     assert said.startswith("error: CORRAL_PORT: `port`: ")
+
+
+@pytest.mark.parametrize("name", BENCHES)
+def test_each_bench_that_asks_one_corral_asks_that_of_the_settings(name: str) -> None:
+    module = import_module(f"infra.bench.{name}")
+    main = module.main if hasattr(module, "main") else import_module(f"infra.bench.{name}.__main__").main
+    asked = inspect.signature(main).parameters
+    defaults = [one.default for one in asked.values()]
+    assert ("url" in asked) == (name not in {"coalesce", "engine", "peers", "gather"})
+    assert "corral" not in asked
+    assert "url" not in asked or asked["url"].default == ("" if name == "agents" else DEFAULT_URL)
+    assert defaults.count(DEFAULT_URL) == ("url" in asked and name != "agents")

@@ -4,6 +4,7 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from select import select
 from typing import Any
 
 import pytest
@@ -94,6 +95,16 @@ def sends(*payloads: bytes, then_closes: bool = False) -> Script:
 @contextlib.contextmanager
 def generation(
     peer: Engine,
+    *given: Any,
+    **named: Any,
+) -> Iterator[Generation]:
+    with generation_at(peer.url, *given, **named) as answer:
+        yield answer
+
+
+@contextlib.contextmanager
+def generation_at(
+    url: str,
     deadlines: Deadlines = PATIENT,
     stops: tuple[str, ...] = (),
     pulse: Pulse | None = None,
@@ -101,7 +112,7 @@ def generation(
     waited_s: float = 0.0,
     rest_s: float = 0.0,
 ) -> Iterator[Generation]:
-    client = EngineClient(peer.url, "secret", deadlines, pulse, rest_s)
+    client = EngineClient(url, "secret", deadlines, pulse, rest_s)
     rules = AnswerRules(context_tokens=100, stop_sequences=stops)
     with client.generate(b"the body", rules, limits, waited_s) as answer:
         yield answer
@@ -465,6 +476,43 @@ def test_a_cancel_while_it_connects_sends_nothing(monkeypatch: pytest.MonkeyPatc
         answer._exchange.close()
         assert peer.left.wait(10)
     assert peer.request == b""
+
+
+@contextlib.contextmanager
+def unheard() -> Iterator[str]:
+    """The address of somebody who takes no connections any more: one that is begun is neither made nor refused."""
+    with socket.socket() as listening, contextlib.ExitStack() as waiting:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(0)
+        while True:
+            one = waiting.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(listening.getsockname())
+            if not select([], [one], [], 0.2)[1]:
+                yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+                return
+
+
+def test_connecting_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workers.llama.generation.CONNECT_TIMEOUT_S", 0.05)
+    with unheard() as url, generation_at(url) as answer, pytest.raises(EngineTimeout):
+        list(answer)
+
+
+def test_a_cancel_ends_a_connection_that_is_never_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Connecting(socket.socket):
+        def connect(self, address: Any) -> None:
+            begun.set()
+            super().connect(address)
+
+    begun = threading.Event()
+    monkeypatch.setattr("workers.llama.exchange.socket.socket", Connecting)
+    with unheard() as url, generation_at(url) as answer:
+        cancelling = threading.Thread(target=cancel_when, args=(begun, answer))
+        cancelling.start()
+        with pytest.raises(Cancelled):
+            list(answer)
+        cancelling.join()
 
 
 def test_an_answer_that_is_announced_is_waited_for() -> None:
