@@ -81,9 +81,8 @@ class Forecast:
             return arrival
         room = self._looked_at(spec, outlooks, usual_s)
         if self._lines.promised(spec.request.model) or not self._fits(spec, room, outlooks.values()):
-            verdict = await self._promises.ask(spec, room)
+            verdict = await self._ask(spec, room)
             if not verdict.comes_in:
-                self._lines.promise(spec.request.model)
                 self.refused["full" if verdict.full else "wait"] += 1
                 raise refusal(spec, verdict)
             self.kept += verdict.kept
@@ -101,8 +100,7 @@ class Forecast:
             return None
         room = self._looked_at(spec, outlooks, usual_s)
         with suppress(BrokerDown):
-            verdict = await self._promises.ask(spec, room)
-            self._lines.promise(spec.request.model)
+            verdict = await self._ask(spec, room)
             return max(1, verdict.retry_after_s)
         return None
 
@@ -153,6 +151,12 @@ class Forecast:
             "promises_open": sum(map(self._lines.promised, models)),
             "moved": self._lines.moved,
         }
+
+    async def _ask(self, spec: JobSpec, room: Room) -> Verdict:
+        verdict = await self._promises.ask(spec, room)
+        if not verdict.comes_in:
+            self._lines.promise(spec.request.model)
+        return verdict
 
     def _looked_at(self, spec: JobSpec, outlooks: Mapping[str, Outlook], usual_s: float) -> Room:
         job, had = self._waiting(spec, 0.0), self._lines.had(spec.identity)

@@ -74,15 +74,14 @@ class Meter:
 
     @property
     def prefill_tokens_per_s(self) -> float:
-        """As in `rates`; a claim needs no more of these."""
+        """Of `rates` what a claim needs."""
         return self._prefill or USUAL_RATES.prefill_tokens_per_s
 
     @property
     def rates(self) -> Rates:
         """As the lease tells them."""
-        with self._lock:
-            measured = {"prefill_tokens_per_s": self._prefill, "decode_tokens_per_s": self._decode}
-        return Rates(**{name: rate for name, rate in measured.items() if rate})
+        decode_tokens_per_s = self._decode or USUAL_RATES.decode_tokens_per_s
+        return Rates(prefill_tokens_per_s=self.prefill_tokens_per_s, decode_tokens_per_s=decode_tokens_per_s)
 
     def prompt(self, characters: int, tokens: int) -> None:
         """How long the tokens of this model's prompts are."""

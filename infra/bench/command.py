@@ -9,7 +9,7 @@ import inspect
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Set
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -71,8 +71,9 @@ def run(main: Callable[..., None]) -> int:
     name = program.parent.name if program.stem == "__main__" else program.stem
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # held back while all was imported
-        _check(sys.argv[1:])
-        command(prog_name=f"corral bench {name}", default_map=_own(main, sys.argv[1:]))
+        given = {argument.partition("=")[0] for argument in sys.argv[1:]}
+        _check(given)
+        command(prog_name=f"corral bench {name}", default_map=_own(main, given))
     except KeyboardInterrupt:
         return INTERRUPTED
     except CorralError as error:
@@ -84,20 +85,18 @@ def run(main: Callable[..., None]) -> int:
     return 0
 
 
-def _own(main: Callable[..., None], arguments: Sequence[str]) -> dict[str, str]:
+def _own(main: Callable[..., None], given: Set[str]) -> dict[str, str]:
     """Defaults of the options: where nobody says who is asked it is this machine's Corral, as its settings have it, and
     with its key, which no other address is told. Raises ConfigError."""
     url = inspect.signature(main).parameters.get("url")
-    given = {argument.partition("=")[0] for argument in arguments}
     if url is None or url.default != DEFAULT_URL or given & {*RUNNING, *SAY_WHO}:
         return {}
     settings = config.load().settings
-    return {"url": gateway.address(settings), "key": next(iter(config.api_keys(settings).values()), "")}
+    return {"url": gateway.address(settings), "key": gateway.own_key(settings)}
 
 
-def _check(arguments: Sequence[str]) -> None:
+def _check(given: Set[str]) -> None:
     """Raises ConfigError for an address beside --start: it would not be asked, and nobody would be told."""
-    given = {argument.partition("=")[0] for argument in arguments}
     for option in RUNNING:
         if option in given and "--start" in given:
             raise ConfigError(f"{option}: asks who runs already; leave --start out")

@@ -164,9 +164,14 @@ def address(settings: Settings, port: int | None = None) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{settings.port if port is None else port}"
 
 
+def own_key(settings: Settings) -> str:
+    """The first of CORRAL_API_KEYS; empty where there is none."""
+    return next(iter(config.api_keys(settings).values()), "")
+
+
 def key(settings: Settings, given: str | None = None) -> str:
-    """The key to send: the given one, else the first of CORRAL_API_KEYS, else a word that stands for none."""
-    return given or next(iter(config.api_keys(settings).values()), NO_KEY)
+    """The key to send: the given one, else our own, else a word that stands for none."""
+    return given or own_key(settings) or NO_KEY
 
 
 class Gateway:

@@ -94,6 +94,14 @@ async def refusal(house: House, job: JobSpec) -> Refused:
     return caught.value
 
 
+async def promised(house: House, worker: Worker, *jobs: JobSpec) -> None:
+    """Each is refused and holds a promise; then a start makes room for one in the line."""
+    for job in jobs:
+        await refusal(house, job)
+    assert worker.claims.claim(slots=3)
+    await house.look()
+
+
 # --- nobody waits -------------------------------------------------------------------------------------------------
 
 
@@ -196,9 +204,7 @@ async def test_who_comes_back_at_its_time_is_let_in_before_newcomers(
     worker = store.worker()
     async with housed(store, queue_limit=1) as house, busy(store, house, worker, waiting=1):
         first = asking("first", limit_ms=600_000)
-        await refusal(house, first)
-        assert worker.claims.claim(slots=3)  # a start: the line has room for one
-        await house.look()
+        await promised(house, worker, first)
         assert "queues are full" in (await refusal(house, asking("new", limit_ms=600_000))).message
         before = metrics.PROMISES_KEPT._value.get()
         async with house.dispatcher.submit(first.model_copy(update={"id": "again"})):
@@ -211,9 +217,7 @@ async def test_nobody_passes_a_promise_that_was_made_since_the_last_look(
     monkeypatch.setattr(lines, "FRESH_S", 600.0)
     worker = store.worker()
     async with housed(store, queue_limit=1) as house, busy(store, house, worker, waiting=1):
-        await refusal(house, asking("first", limit_ms=600_000))
-        assert worker.claims.claim(slots=3)  # a start: the line has room for one
-        await house.look()
+        await promised(house, worker, asking("first", limit_ms=600_000))
         await house.forecast.shown(house.dispatcher.view)  # which looks at the lines alone
         another = asking("first", limit_ms=600_000).model_copy(update={"request": packed("another")})
         assert "queues are full" in (await refusal(house, another)).message
@@ -228,10 +232,7 @@ async def test_a_promise_is_kept_though_the_conversation_lives_elsewhere_by_now(
     remembered = Remembered()
     async with housed(store, queue_limit=1, remembered=remembered) as house, busy(store, house, worker, waiting=1):
         first = asking("first", limit_ms=600_000)
-        await refusal(house, first)
-        await refusal(house, asking("second", limit_ms=600_000))
-        assert worker.claims.claim(slots=3)  # a start: the line has room for one
-        await house.look()
+        await promised(house, worker, first, asking("second", limit_ms=600_000))
         remembered.lives(first.identity.conversation, Home("w1", 7))
         assert (await house.dispatcher._jobs.known(first)).remembered
         async with house.dispatcher.submit(first.model_copy(update={"id": "again"})) as placed:

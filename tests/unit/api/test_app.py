@@ -12,9 +12,7 @@ from starlette.responses import Response
 from api import app as module
 from api.app import _shared_sockets, create_app
 from infra.config import Settings
-from scheduler.admitting import limits_of
 from scheduler.contract import ClusterView
-from scheduler.jobs import Limits
 from scheduler.membership import Membership
 from tests.doubles.services import free_port
 
@@ -40,11 +38,6 @@ async def test_every_response_has_one_request_id(path: str, status: int) -> None
     if status >= 400:
         assert answer.json()["request_id"] == request_id
     assert "secret words" not in answer.text
-
-
-def test_placement_is_bound_by_the_settings() -> None:
-    settings = Settings(queue_limit=7, home_lifetime_s=60, move_margin_s=2.5, urgent_share=0.5)
-    assert limits_of(settings) == Limits(queue=7, home_ms=60_000, move_margin_ms=2500, urgent_share=0.5)
 
 
 async def test_nobody_is_served_before_the_first_look_at_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:

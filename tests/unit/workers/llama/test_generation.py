@@ -5,7 +5,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from select import select
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import pytest
 
@@ -92,19 +92,16 @@ def sends(*payloads: bytes, then_closes: bool = False) -> Script:
     return script
 
 
+class Peer(Protocol):
+    """Whose address is known."""
+
+    @property
+    def url(self) -> str: ...
+
+
 @contextlib.contextmanager
 def generation(
-    peer: Engine,
-    *given: Any,
-    **named: Any,
-) -> Iterator[Generation]:
-    with generation_at(peer.url, *given, **named) as answer:
-        yield answer
-
-
-@contextlib.contextmanager
-def generation_at(
-    url: str,
+    peer: Peer,
     deadlines: Deadlines = PATIENT,
     stops: tuple[str, ...] = (),
     pulse: Pulse | None = None,
@@ -112,7 +109,7 @@ def generation_at(
     waited_s: float = 0.0,
     rest_s: float = 0.0,
 ) -> Iterator[Generation]:
-    client = EngineClient(url, "secret", deadlines, pulse, rest_s)
+    client = EngineClient(peer.url, "secret", deadlines, pulse, rest_s)
     rules = AnswerRules(context_tokens=100, stop_sequences=stops)
     with client.generate(b"the body", rules, limits, waited_s) as answer:
         yield answer
@@ -478,9 +475,13 @@ def test_a_cancel_while_it_connects_sends_nothing(monkeypatch: pytest.MonkeyPatc
     assert peer.request == b""
 
 
+class Unheard(NamedTuple):
+    url: str
+
+
 @contextlib.contextmanager
-def unheard() -> Iterator[str]:
-    """The address of somebody who takes no connections any more: one that is begun is neither made nor refused."""
+def unheard() -> Iterator[Unheard]:
+    """Somebody who takes no connections any more: one that is begun is neither made nor refused."""
     with socket.socket() as listening, contextlib.ExitStack() as waiting:
         listening.bind(("127.0.0.1", 0))
         listening.listen(0)
@@ -489,13 +490,13 @@ def unheard() -> Iterator[str]:
             one.setblocking(False)
             one.connect_ex(listening.getsockname())
             if not select([], [one], [], 0.2)[1]:
-                yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+                yield Unheard(f"http://127.0.0.1:{listening.getsockname()[1]}")
                 return
 
 
 def test_connecting_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("workers.llama.generation.CONNECT_TIMEOUT_S", 0.05)
-    with unheard() as url, generation_at(url) as answer, pytest.raises(EngineTimeout):
+    with unheard() as peer, generation(peer) as answer, pytest.raises(EngineTimeout):
         list(answer)
 
 
@@ -507,7 +508,7 @@ def test_a_cancel_ends_a_connection_that_is_never_made(monkeypatch: pytest.Monke
 
     begun = threading.Event()
     monkeypatch.setattr("workers.llama.exchange.socket.socket", Connecting)
-    with unheard() as url, generation_at(url) as answer:
+    with unheard() as peer, generation(peer) as answer:
         cancelling = threading.Thread(target=cancel_when, args=(begun, answer))
         cancelling.start()
         with pytest.raises(Cancelled):
