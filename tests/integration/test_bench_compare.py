@@ -100,11 +100,10 @@ def test_an_address_where_nobody_is_is_said_before_anything_is_asked(name: str, 
 
 @pytest.mark.parametrize("bench", [overhead.main, fairness.main, overload.main])
 def test_no_corral_at_the_address_is_said_in_a_sentence(bench: Callable[..., None], cluster: Cluster) -> None:
-    option = "url" if bench is overhead.main else "corral"
     with pytest.raises(ConfigError, match="no Corral answers there"):
-        bench(**{option: "http://127.0.0.1:1"})
+        bench(url="http://127.0.0.1:1")
     with pytest.raises(ConfigError, match=r"tells no status \(404\)"):
-        bench(**{option: f"{cluster.url}/nowhere"})
+        bench(url=f"{cluster.url}/nowhere")
 
 
 def test_the_turns_are_drawn(cluster: Cluster, tmp_path: Path) -> None:
