@@ -63,8 +63,8 @@ def test_every_lua_file_heads_with_its_contract() -> None:
 def test_every_dependency_is_used_and_every_package_file_is_there() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     needed = {re.split(r"[<>=;\[ ]", line)[0] for line in project["project"]["dependencies"]}
-    # uvicorn and redis-py load the first two by themselves when they are there, kombu the third without requiring it.
-    used = {"uvloop", "hiredis", "packaging"}
+    # uvicorn loads the first by itself when it is there, kombu the second without requiring it.
+    used = {"uvloop", "packaging"}
     provided_by = packages_distributions()
     for path in MODULES:
         for node in ast.walk(ast.parse(path.read_text())):
