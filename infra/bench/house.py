@@ -40,14 +40,17 @@ class Engine:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """The engine stands still inside the block, so that what is asked of it waits. Less than a minute, please:
-        its worker takes one that is silent for longer to be dead."""
+        """The engine stands still inside the block, so that what is asked of it waits. Its worker ends one that is
+        silent for longer than `hang_s`: set that longer than the block takes. Raises StartError when it was ended."""
         process = psutil.Process(self.pid)
         process.suspend()
         try:
             yield
         finally:
-            process.resume()
+            try:
+                process.resume()
+            except psutil.NoSuchProcess:
+                raise StartError("bench", "the engine that stood still was ended meanwhile; is hang_s long?") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,8 +98,8 @@ def _started(
 
 
 def _measure_streams(model: str, shape: dict[str, int], load: Load, streams: int, figures: Figures) -> None:
-    # The wait is allowed to be long: who would wait for longer than that is told at once.
-    waiting = {"slots": 1, "queue_limit": 4 * streams, "early_commit_s": 1, "wait_identified_s": 3600}
+    # The wait is allowed to be long: who would wait for longer than that is told at once. So is the engine's silence.
+    waiting = {"slots": 1, "queue_limit": 4 * streams, "early_commit_s": 1, "wait_identified_s": 36_000, "hang_s": 3600}
     with houses.started(model, **(shape | waiting)) as house:
         figures["streams"] = asyncio.run(waiting_streams(house, load, streams))
         report.show(f"{streams} waiting streams ({houses.settings_line(house)})", [*figures["streams"].items()])
