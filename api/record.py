@@ -21,6 +21,7 @@ from infra.observability.traces import NO_SPAN, Span
 from scheduler import figures
 
 log = structlog.get_logger("request")
+SPEED_AFTER_S = 0.5  # the pieces of a first moment come together, or not at all: no speed to show
 
 
 def _nothing(_: str) -> bool:
@@ -75,8 +76,8 @@ class Record:
         if self.answer and self.answer.first_s is not None:
             told_s = now_s - self.answer.first_s
             fields["told"] = self.answer.pieces
-            since = self.answer.pieces - self.answer.first_pieces
-            fields["per_s"] = round(since / told_s, 1) if told_s > 0 else 0.0
+            if told_s >= SPEED_AFTER_S:
+                fields["per_s"] = round((self.answer.pieces - self.answer.first_pieces) / told_s, 1)
         return fields
 
     def _outcome(self, failure: BaseException | None) -> str:

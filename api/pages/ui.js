@@ -80,7 +80,7 @@ function totals(state) {
   return [
     tile("Running", whole.format(sum(state.workers, (worker) => worker.running)), slots ? `of ${plural(slots, "slot")}` : ""),
     tile("Waiting", whole.format(state.waiting), ""),
-    tile("Speed", speed.toFixed(0), "tokens/s"),
+    tile("Speed", whole.format(Math.round(speed)), "tokens/s"),
     tile("Reuse", percent(sum(found, (one) => one.cached_tokens), sum(found, (one) => one.prompt_tokens)), "of late prompts"),
     tile("First token", first === undefined ? "–" : seconds(first), first === undefined ? "" : "median"),
   ];

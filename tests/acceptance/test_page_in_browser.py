@@ -13,6 +13,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from scheduler.policy.misses import Cause
 from tests.acceptance.conftest import running
 from tests.acceptance.wire import body, occupied, user, waiting
 from tests.doubles import browser as browsers
@@ -24,6 +25,18 @@ pytestmark = pytest.mark.acceptance
 MARKUP = '<img src="x">'
 AGENTS = ["reviewer", "tests-writer", MARKUP, "refactor", "bug-hunter", "release", "migrator", "a-name-" * 9 + "end"]
 KEY = "key-of-anna-5fb1c0"
+# Each table gets the longest words and numbers that it may have to show; told is which cards then hold too much.
+LONGEST = """([causes, name, number]) => {
+  for (const table of document.querySelectorAll("#cache table")) {
+    const row = table.tBodies[0].rows[0];
+    for (const cell of [...row.cells].slice(1)) cell.textContent = number;
+    const first = row.cells[0], clip = first.querySelector(".clip");
+    if (clip) clip.textContent = name;
+    else first.textContent = causes.reduce((one, other) => (one.length < other.length ? other : one));
+  }
+  return [...document.querySelectorAll(".card")].filter((card) => card.scrollWidth > card.clientWidth)
+    .map((card) => [card.querySelector("h3").textContent, card.scrollWidth - card.clientWidth]);
+}"""
 DRAWN, HEARD = "() => document.body.dataset.drawn", "() => document.body.dataset.heard"
 expect.set_options(timeout=browsers.WAIT_MS)
 
@@ -98,6 +111,16 @@ def test_under_load_it_shows_all_without_trouble(busy: Cluster, browser: Browser
         assert page.evaluate("document.documentElement.scrollWidth") <= width, "it never scrolls sideways"
         assert violations(page) == []
         assert tab.troubles == []
+
+
+@pytest.mark.parametrize("width", [1440, 1024, 390])
+def test_nothing_reaches_out_of_its_card_however_long_it_is(busy: Cluster, browser: Browser, width: int) -> None:
+    with shown(browser, busy.url, width=width) as tab:
+        page = tab.page
+        expect(page.locator("#cache tbody tr").first).to_be_visible()
+        draws(page)
+        out_of = page.evaluate(LONGEST, [[cause.replace("_", " ") for cause in Cause], "a-name-" * 9, "9,999,999"])
+        assert out_of == [], "by how many pixels"
 
 
 def test_it_needs_no_mouse(busy: Cluster, browser: Browser) -> None:
