@@ -35,12 +35,13 @@ class Scale:
 
     @classmethod
     def of(cls, counter: Counter, trace: Trace) -> "Scale":
-        """As `counter` counts; one token a word where nobody counts."""
+        """As `counter` counts. One token a word where nobody does, and of a model whose template leaves system texts
+        out, as the demo's: it counts many words as few."""
         kinds = {request.tools for request in trace.requests}
         few = counter.tokens(_sample(FEW, 1, tool=False))
         many, longer = counter.tokens(_sample(MANY, 1, tool=False)), counter.tokens(_sample(FEW, 3, tool=False))
         tooled = counter.tokens(_sample(FEW, 1, tool=True)) if True in kinds else few
-        if not (few and many and longer and tooled):
+        if not (few and many > few and longer and tooled):
             return cls()
         word = (many - few) / (MANY - FEW)
         message = (longer - few) / 2 - word

@@ -2,12 +2,14 @@
 
 import asyncio
 from itertools import pairwise
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from infra.bench import agents_bodies as bodies
+from infra.bench.agents_house import Counter
 from infra.bench.agents_session import Kind, Reply, Talk
 from infra.bench.asking import Outcome
 from infra.bench.trace import Request, Trace
@@ -20,6 +22,16 @@ pytestmark = pytest.mark.unit
 BASE = [("0" * 12, 4000), ("1" * 12, 400)]
 MORE = [*BASE, ("2" * 12, 200), ("3" * 12, 800)]
 SCALE = Scale(word=1.0, message=4.0, plain=20.0, with_tool=120.0)
+
+
+class Told:
+    """A server that counts each conversation as it is told to."""
+
+    def __init__(self, *counts: int) -> None:
+        self._counts = list(counts)
+
+    def tokens(self, _: Talk) -> int:
+        return self._counts.pop(0)
 
 
 class Listener:
@@ -62,6 +74,16 @@ def test_a_prompt_takes_as_many_tokens_as_the_recorded_one(sizes: list[int], too
     trace = traced(shape("cccc", pieces, 1.0, tools=tools))
     (talk,) = talks(trace)
     assert abs(counted(talk, trace.requests[0]) - trace.requests[0].prompt_tokens) <= 2 * len(pieces)
+
+
+@pytest.mark.parametrize("counts", [(0, 0, 0), (20, 20, 20), (20, 20, 40), (90, 20, 120)])
+def test_where_nobody_counts_or_the_model_is_not_shown_a_beginning_a_word_is_a_token(counts: tuple[int, ...]) -> None:
+    """The demo model's template leaves system text out: more of it makes no prompt longer."""
+    trace = traced(shape("cccc", BASE, 1.0, tools=False))
+    scale = Scale.of(cast(Counter, Told(*counts)), trace)
+    assert scale == Scale()
+    (talk,) = [Writer(scale, "text").talk(trace.requests[0], trace.prompts[0], trace.places[0])]
+    assert len(talk.base.rules.split()) == trace.prompts[0][0][1]
 
 
 def test_a_beginning_that_is_too_small_to_be_written_is_made_up_for_by_the_first_message() -> None:
