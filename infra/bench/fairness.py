@@ -1,7 +1,7 @@
 """Who gets how much, and who waits how long, when unequal agents ask for more than there is.
 
     python -m infra.bench.fairness --start --model PATH      starts all it needs, ends it again
-    python -m infra.bench.fairness --corral URL              loads a Corral that runs, and nobody else uses
+    python -m infra.bench.fairness --url URL                 loads a Corral that runs, and nobody else uses
 
 Owns: the command line and the report.
 Never: judges a figure.
@@ -21,7 +21,7 @@ import httpx
 import typer
 
 from infra.bench import house as houses
-from infra.bench import report, shares
+from infra.bench import progress, report, shares
 from infra.bench.asking import MESSAGES, Target
 from infra.bench.command import DEFAULT_URL, JsonFile, StartedModel, Url, run
 from infra.bench.fairness_mix import REVIEW, Mix
@@ -32,6 +32,7 @@ from infra.bench.shares import Pace
 from infra.errors import EngineError
 
 LEARNING_S = 10.0
+MOST_ERRORS = 3  # shown; each names its request, so of one kind there may be hundreds
 
 
 def main(
@@ -65,21 +66,25 @@ def main(
 async def _measure(house: House, agents: int, overload: float, unit_s: float, seconds: float) -> Figures:
     target = Target(house.url, house.key, MESSAGES)
     try:
-        pace = await _learn(house, target)
-        mix = Mix(agents, house.slots, overload, unit_s, pace)
-        served = await Run(target, secrets.token_hex(4)).for_seconds([*mix.lines, *mix.extras], seconds)
+        with progress.telling() as told:
+            told(f"learning for {LEARNING_S:g} s how fast the workers are")
+            pace = await _learn(house, target)
+            mix = Mix(agents, house.slots, overload, unit_s, pace)
+            told(f"{agents} agents at level 5, and two others, ask for {seconds:g} s")
+            served = await Run(target, secrets.token_hex(4)).for_seconds([*mix.lines, *mix.extras], seconds)
     finally:
         await target.close()
     attained = shares.attained_s(served, pace)
     equals = sorted({line.agent for line in mix.lines})
+    review = shares.latency_ratio(served, [REVIEW], mix.peers)
     return {
         "tokens_per_s": {"prefill": round(pace.prefill), "decode": round(pace.decode, 1)},
         "jain": round(shares.jain(attained.get(agent, 0.0) for agent in equals), 3),
-        "review_of_level_5": round(shares.latency_s(served, [REVIEW]) / shares.latency_s(served, mix.peers), 3),
+        "review_of_level_5": "one had no answer" if review is None else round(review, 3),
         "service_s": {agent: round(service_s, 1) for agent, service_s in sorted(attained.items())},
         **shares.waits(served),
         "prediction": shares.prediction(one.outcome for one in served),
-        "errors": shares.failures(served),
+        "errors": shares.failures(served)[:MOST_ERRORS],
     }
 
 

@@ -22,7 +22,7 @@ import orjson
 import typer
 
 from infra.bench import house as houses
-from infra.bench import report
+from infra.bench import progress, report
 from infra.bench.bodies import words
 from infra.bench.coalesce_clients import Answer, Clients
 from infra.bench.command import JsonFile, Model, run
@@ -70,11 +70,13 @@ async def _rounds(
     came: dict[str, dict[str, list[list[Answer]]]] = {name: {"closed": [], "bursts": []} for name in sides}
     for house in sides.values():
         await asyncio.gather(*(_ask(house, body()) for _ in range(4)))
-    for round_ in range(rounds):
-        # Off, on, on, off, ..: a machine that grows busier or quieter favours neither.
-        for name, house in sorted(sides.items(), reverse=round_ % 2 == 1):
-            came[name]["closed"].append(await _closed(house, [body() for _ in range(requests)], clients))
-            came[name]["bursts"].append(await _bursts(house, [body() for _ in range(requests)], burst))
+    with progress.telling() as told:
+        for round_ in range(rounds):
+            # Off, on, on, off, ..: a machine that grows busier or quieter favours neither.
+            for name, house in sorted(sides.items(), reverse=round_ % 2 == 1):
+                told(f"round {round_ + 1}/{rounds}, gather_short {name}")
+                came[name]["closed"].append(await _closed(house, [body() for _ in range(requests)], clients))
+                came[name]["bursts"].append(await _bursts(house, [body() for _ in range(requests)], burst))
     return {name: {load: side_figures(each) for load, each in loads.items()} for name, loads in came.items()}
 
 

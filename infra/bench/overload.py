@@ -1,7 +1,7 @@
 """Far more requests than there is room for: who is refused, how soon, and does the hint of a refusal hold.
 
     python -m infra.bench.overload --start --model PATH      starts all it needs, ends it again
-    python -m infra.bench.overload --corral URL              loads a Corral that runs, and nobody else uses
+    python -m infra.bench.overload --url URL                 loads a Corral that runs, and nobody else uses
 
 Owns: the command line and the report.
 Never: judges a figure.
@@ -16,12 +16,13 @@ from typing import Annotated
 import typer
 
 from infra.bench import house as houses
-from infra.bench import overload_figures, report, shares
+from infra.bench import overload_figures, progress, report, shares
 from infra.bench.asking import MESSAGES, Outcome, Target
 from infra.bench.command import DEFAULT_URL, JsonFile, StartedModel, Url, run
 from infra.bench.house import House
 from infra.bench.lines import Line, Run
 from infra.bench.overload_load import Arrivals, Attempt, memory
+from infra.bench.progress import Told
 from infra.bench.report import Figures
 from infra.errors import EngineError
 
@@ -66,9 +67,12 @@ async def measure(
     target = Target(house.url, house.key, MESSAGES)
     seed = secrets.token_hex(4)
     try:
-        calm_s = overload_figures.own_s(await _in_calm(house, line, target, seed))
+        with progress.telling() as at:
+            at(f"in calm, {CALM_ASKS} requests of each slot")
+            calm_s = overload_figures.own_s(await _in_calm(house, line, target, seed))
         arrivals = Arrivals(line, times * house.slots / calm_s, seconds, follow_s, anonymous)
-        attempts, samples = await _under_load(arrivals, target, seed, house.api_pid)
+        with progress.work("overload", arrivals.count) as told:
+            attempts, samples = await _under_load(arrivals, target, seed, house.api_pid, told)
     finally:
         await target.close()
     figures: Figures = {"per_s": round(arrivals.per_s, 1), "calm_s": round(calm_s, 2)}
@@ -88,8 +92,10 @@ async def _in_calm(house: House, line: Line, target: Target, seed: str) -> list[
     return [one.outcome for one in run.served]
 
 
-async def _under_load(arrivals: Arrivals, target: Target, seed: str, api_pid: int) -> tuple[list[Attempt], list[int]]:
-    load = asyncio.create_task(arrivals.all(target, seed))
+async def _under_load(
+    arrivals: Arrivals, target: Target, seed: str, api_pid: int, told: Told
+) -> tuple[list[Attempt], list[int]]:
+    load = asyncio.create_task(arrivals.all(target, seed, told))
     samples = await memory(api_pid, load.done) if api_pid else []
     return await load, samples
 

@@ -12,6 +12,7 @@ from time import perf_counter
 from infra.bench.asking import Outcome, Target
 from infra.bench.house import rss_bytes
 from infra.bench.lines import Line
+from infra.bench.progress import Told
 
 AGENTS = 20
 SAMPLE_S = 0.5
@@ -44,13 +45,19 @@ class Arrivals:
     follow_s: float
     anonymous_of_100: int = 0
 
-    async def all(self, target: Target, seed: str) -> list[Attempt]:
-        """What became of every caller, once the last answer has ended."""
+    @property
+    def count(self) -> int:
+        """How many callers come."""
+        return int(self.per_s * self.seconds)
+
+    async def all(self, target: Target, seed: str, told: Told) -> list[Attempt]:
+        """What became of every caller, once the last answer has ended; `told` is called after each."""
         began_s = perf_counter()
         callers = []
-        for number in range(int(self.per_s * self.seconds)):
+        for number in range(self.count):
             await asyncio.sleep(began_s + number / self.per_s - perf_counter())
             callers.append(asyncio.create_task(self._call(target, seed, number)))
+            callers[-1].add_done_callback(lambda _: told())
         return list(await asyncio.gather(*callers))
 
     async def _call(self, target: Target, seed: str, number: int) -> Attempt:

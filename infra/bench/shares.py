@@ -64,10 +64,13 @@ def _waits(served: Sequence[Served]) -> Figures:
     return figures
 
 
-def latency_s(served: Sequence[Served], agents: Iterable[str]) -> float:
-    """Mean time to the end of the answers of these agents. Raises StatisticsError when they have none."""
-    wanted = set(agents)
-    return fmean(one.outcome.whole_s for one in served if one.line.agent in wanted and one.outcome.fine)
+def latency_ratio(served: Sequence[Served], agents: Iterable[str], others: Iterable[str]) -> float | None:
+    """Mean time to the end of the answers of `agents` over that of the others; None when either have no answer."""
+    both = [
+        [one.outcome.whole_s for one in served if one.line.agent in who and one.outcome.fine]
+        for who in (set(agents), set(others))
+    ]
+    return fmean(both[0]) / fmean(both[1]) if all(both) else None
 
 
 def failures(served: Sequence[Served]) -> list[str]:

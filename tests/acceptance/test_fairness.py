@@ -66,7 +66,8 @@ async def shared_out(
     equals = {line.agent for line in mix.lines}
     fairness = shares.jain(attained.get(agent, 0.0) for agent in equals)
     waits = shares.waits(served)
-    review = shares.latency_s(served, [REVIEW]) / shares.latency_s(served, mix.peers)
+    review = shares.latency_ratio(served, [REVIEW], mix.peers)
+    assert review is not None
     show(
         record,
         jain=round(fairness, 3),

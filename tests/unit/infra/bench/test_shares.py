@@ -1,5 +1,7 @@
 """How what was served is shared out, and the error of a prediction."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,6 +44,15 @@ def test_what_was_cut_off_is_waited_for_but_not_attained_and_is_no_failure() -> 
     assert shares.attained_s(served, PACE) == {"a": pytest.approx(1)}
     assert shares.waits(served)["level 5"] == {"answers": 1, "longest_wait_s": 7, "mean_s": 1, "p90_s": 1}
     assert shares.failures(served) == []
+
+
+def test_latencies_are_compared_only_where_both_have_answers() -> None:
+    other = replace(LINE, agent="b")
+    served = [Served(LINE, 0.0, answer(1.0)), Served(LINE, 0.0, answer(2.0)), Served(other, 0.0, answer(6.0))]
+    assert shares.latency_ratio(served, ["a"], ["b"]) == 0.25
+    assert shares.latency_ratio(served, ["a"], ["c"]) is None
+    assert shares.latency_ratio(served, ["c"], ["a"]) is None
+    assert shares.latency_ratio([], [], []) is None
 
 
 def test_errors_are_failures() -> None:
